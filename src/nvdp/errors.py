@@ -1,0 +1,23 @@
+"""The one error a user can cause: bad input, told in one line with the number at fault."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class InputError(ValueError):
+    """Input that cannot be used; the message is one line that says what was given and what was expected.
+
+    The command line prints it and exits with code 2; in Python it is an ordinary ``ValueError``.
+    """
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not there, with the nearest one that is.
+
+    >>> print(unknown_name("model", "nvpd", ["nvdp", "cnp"]))
+    unknown model 'nvpd'; did you mean 'nvdp'? There are: nvdp, cnp
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
+    hint = f" did you mean '{near[0]}'?" if near else ""
+    return InputError(f"unknown {kind} '{name}';{hint} There are: {', '.join(names)}")

@@ -1,0 +1,170 @@
+"""Scores: LL, RLL and PLL in three flavours, calibration, spread of functions (section 5 of the paper).
+
+LL averages the log-likelihood over all points of a task, RLL over its context, PLL over its targets; per scalar
+output. Each is computed with the mean parameters, as E_q[log p] (the paper's formula) and as log E_q[p], the log of
+the predictive density of each point. The samples behind the last two are coherent: one φ for each task and sample.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.special import ndtr
+
+from nvdp.models.base import MetaModel
+from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.posteriors import DropoutPosterior
+from nvdp.predictions import Prediction
+from nvdp.randomness import derived_generator
+from nvdp.tasks import TaskBatch
+
+FLAVOURS = ("mean_parameters", "expected_log", "log_expected")
+INTERVALS = (0.5, 0.9, 0.95)
+Scores = dict[str, dict[str, float]]
+
+
+@dataclass
+class RunningMoments:
+    """Mean and variance of a stream of numbers, accumulated in float64 whatever their number.
+
+    >>> moments = RunningMoments()
+    >>> moments.add(torch.tensor([1.0, 2.0])), moments.add(torch.tensor([3.0]))
+    (None, None)
+    >>> moments.mean, moments.std
+    (2.0, 1.0)
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # Σ (value − mean)²
+
+    def add(self, values: Tensor) -> None:
+        """Take in more numbers (Chan's pairwise update)."""
+        values = values.detach().double().flatten()
+        if not len(values):
+            return
+        mean, squares = float(values.mean()), float((values - values.mean()).square().sum())
+        total, shift = self.count + len(values), mean - self.mean
+        self.squares += squares + shift**2 * self.count * len(values) / total
+        self.mean += shift * len(values) / total
+        self.count = total
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the numbers."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean."""
+        return self.std / math.sqrt(self.count) if self.count else 0.0
+
+
+def task_means(
+    values: Float[Tensor, "task point y"], mask: Bool[Tensor, "task point"]
+) -> Float[Tensor, " task_with_points"]:
+    """The mean over the masked points and outputs of each task that has any."""
+    values, mask = values.double().mean(-1), mask.double()
+    count = mask.sum(-1)
+    return ((values * mask).sum(-1) / count.clamp(min=1))[count > 0]
+
+
+def gaussian_crps(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Continuous ranked probability score of N(mean, std²); lower is better.
+
+    σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π] with z = (y − mean)/σ.
+
+    >>> round(gaussian_crps(torch.zeros(()), torch.zeros(()), torch.ones(())).item(), 4)
+    0.2337
+    """
+    z = (y - mean) / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+@dataclass
+class RegressionScores:
+    """Accumulates scores over batches of tasks; memory does not grow with their number."""
+
+    moments: dict[tuple[str, str], RunningMoments] = field(default_factory=dict)
+
+    def _add(self, group: str, name: str, values: Tensor) -> None:
+        self.moments.setdefault((group, name), RunningMoments()).add(values)
+
+    def add_log_likelihoods(
+        self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch
+    ) -> None:
+        """Take in pointwise log-likelihoods of one flavour."""
+        for metric, points in (("LL", tasks.whole), ("RLL", tasks.context), ("PLL", tasks.target)):
+            self._add(metric, flavour, task_means(log_prob, points.mask))
+
+    def add_samples(self, prediction: Prediction, tasks: TaskBatch) -> None:
+        """Take in the mixture over sampled functions: two flavours, calibration on the targets, spread."""
+        log_prob = prediction.log_prob(tasks.y)
+        self.add_log_likelihoods("expected_log", log_prob.mean(0), tasks)
+        mixture = torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
+        self.add_log_likelihoods("log_expected", mixture, tasks)
+        target = tasks.target.mask
+        distance = (prediction.cdf(tasks.y) - 0.5).abs()
+        for level in INTERVALS:
+            inside = (distance <= level / 2).to(distance.dtype)
+            self._add("coverage", f"{level:.0%}", task_means(inside, target))
+        crps = gaussian_crps(tasks.y, prediction.mean, prediction.std)
+        self._add("calibration", "crps", task_means(crps, target))
+        squared_error = (tasks.y - prediction.mean).square()
+        self._add("calibration", "mse", task_means(squared_error, target))
+        self._add("calibration", "spread", task_means(prediction.spread, tasks.whole.mask))
+
+    def scores(self) -> Scores:
+        """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour that was scored."""
+        table: Scores = {}
+        for metric in ("LL", "RLL", "PLL"):
+            flavours = {name: m for (group, name), m in self.moments.items() if group == metric}
+            first = next(iter(flavours.values()))
+            table[metric] = {name: m.mean for name, m in flavours.items()}
+            table[metric] |= {"std": first.std, "stderr": first.stderr}
+        return table
+
+    def value(self, group: str, name: str) -> float:
+        """The mean of one accumulated quantity."""
+        return self.moments[group, name].mean
+
+
+@torch.no_grad()
+def evaluate_regression(
+    model: MetaModel, batches: Iterable[TaskBatch], samples: int = 16, seed: int = 0
+) -> dict[str, object]:
+    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints."""
+    model.eval()
+    totals, tasks_seen = RegressionScores(), 0
+    rates: list[RunningMoments] = []
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    for index, batch in enumerate(batches):
+        tasks = batch.to(device).to(dtype)
+        posterior = model.adapt(tasks.context)
+        mean = posterior.predict(tasks.x)
+        totals.add_log_likelihoods(
+            "mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks
+        )
+        generator = derived_generator(seed, "evaluation", index, device=device)
+        totals.add_samples(posterior.predict(tasks.x, samples, generator), tasks)
+        if isinstance(posterior, DropoutPosterior):
+            layers = posterior.mean_rates().unbind(-1)
+            rates = rates or [RunningMoments() for _ in layers]
+            for moments, values in zip(rates, layers, strict=True):
+                moments.add(values)
+        tasks_seen += len(tasks)
+    return {
+        "tasks": tasks_seen,
+        "samples": samples,
+        "scores": totals.scores(),
+        "coverage": {f"{level:.0%}": totals.value("coverage", f"{level:.0%}") for level in INTERVALS},
+        "crps": totals.value("calibration", "crps"),
+        "rmse": math.sqrt(totals.value("calibration", "mse")),
+        "spread": totals.value("calibration", "spread"),
+        "rates": [moments.mean for moments in rates] or None,
+        "mean_rate": sum(moments.mean for moments in rates) / len(rates) if rates else None,
+    }

@@ -1,0 +1,1 @@
+"""Models: each answers ``adapt(context) -> Posterior``."""

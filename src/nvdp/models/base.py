@@ -1,0 +1,51 @@
+"""The one idea: ``model.adapt(context) -> Posterior``."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nvdp.errors import InputError
+from nvdp.models.config import ModelConfig
+from nvdp.nn.sets import MeanSetEncoder
+from nvdp.posteriors import Posterior
+from nvdp.tasks import PointSet, TaskBatch
+
+
+class MetaModel(nn.Module, ABC):
+    """A model that reads a set of points and answers with a posterior over functions."""
+
+    config: ModelConfig
+    encoder: MeanSetEncoder
+
+    @abstractmethod
+    def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
+        """The posterior that a set representation stands for."""
+
+    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
+        """The posterior given a context: a :class:`PointSet`, or arrays x and y.
+
+        Arrays are (points, features) for one task or (tasks, points, features) for several, with an optional mask
+        (tasks, points) of the real entries. An empty context gives the prior.
+        """
+        points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
+        self._check_widths(points)
+        posterior = self.posterior(self.encoder(points))
+        posterior.single = not isinstance(x, PointSet) and getattr(x, "ndim", 2) < 3
+        return posterior
+
+    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:
+        """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both."""
+        self._check_widths(tasks.whole)
+        features = self.encoder.encode(tasks.whole)
+        context, whole = self.encoder.aggregate(features, tasks.context, tasks.whole)
+        return self.posterior(context), self.posterior(whole)
+
+    def _check_widths(self, points: PointSet) -> None:
+        for name, width, expected in (
+            ("x", points.x.shape[-1], self.config.x_dim),
+            ("y", points.y.shape[-1], self.config.y_dim),
+        ):
+            if width != expected:
+                raise InputError(f"{name} has {width} features; this {self.config.name} model takes {expected}")

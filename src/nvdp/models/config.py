@@ -1,0 +1,39 @@
+"""Everything that defines a regression model's shape, as one frozen record that prints as it is saved."""
+
+from dataclasses import dataclass
+
+from nvdp.errors import InputError
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The architecture of a model; the defaults are the paper's for 1D regression (appendix C)."""
+
+    name: str = "nvdp"
+    x_dim: int = 1
+    y_dim: int = 1
+    variance: str = "learned"  # or "fixed": σ = 1
+    min_std: float = 0.1
+    width: int = 128  # hidden units of the agent, or decoder
+    layers: int = 4  # its hidden layers
+    activation: str = "relu"
+    representation: int = 128  # dimension of r
+    encoder_layers: int = 6
+    encoder_activation: str = "relu"
+    count_feature: bool = False  # r also carries the number of context points
+    residual: bool = False  # normalised residual encoder and rate networks
+    rate_width: int = 128
+    rate_layers: int = 4
+    rate_activation: str = "leaky_relu"
+    rate_bounds: str = "affine"  # or "clip", as in the paper
+    rate_floor: float = 0.01
+    decoder_sees: str = "x"  # or "x,r"
+    latent: int = 128  # dimension of z in the NP family
+
+    def __post_init__(self) -> None:
+        for field in ("x_dim", "y_dim", "width", "layers", "representation", "encoder_layers", "latent"):
+            value = getattr(self, field)
+            if not isinstance(value, int) or value < 1:
+                raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
+        if self.decoder_sees not in ("x", "x,r"):
+            raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")

@@ -1,0 +1,52 @@
+"""The neural-process family: one model with two switches, a latent path and a deterministic path."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import Normal
+
+from nvdp.models.base import MetaModel
+from nvdp.models.config import ModelConfig
+from nvdp.nn.likelihoods import GaussianLikelihood
+from nvdp.nn.mlp import ConditionedMLP
+from nvdp.nn.sets import MeanSetEncoder
+from nvdp.posteriors import LatentPosterior, PointPosterior, Posterior
+
+
+class NeuralProcess(MetaModel):
+    """``cnp`` has the deterministic path alone, ``np`` the latent path alone, ``np+cnp`` both."""
+
+    def __init__(self, config: ModelConfig, latent: bool, deterministic: bool) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = MeanSetEncoder(
+            config.x_dim,
+            config.y_dim,
+            config.representation,
+            config.encoder_layers,
+            config.encoder_activation,
+            config.residual,
+            config.count_feature,
+            paths=latent + deterministic,
+        )
+        self.latent_inputs = (config.representation if deterministic else self.encoder.size) if latent else 0
+        condition = self.encoder.size - self.latent_inputs
+        if latent:
+            hidden = nn.Linear(self.latent_inputs, config.representation)
+            self.latent_head = nn.Sequential(
+                hidden, nn.ReLU(), nn.Linear(config.representation, 2 * config.latent)
+            )
+            condition += config.latent
+        self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
+        self.network = ConditionedMLP(
+            config.x_dim, condition, config.width, config.layers, self.likelihood.outputs, config.activation
+        )
+
+    def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
+        """q(z | D_C), or the single function of a CNP."""
+        if not self.latent_inputs:
+            return PointPosterior(representation, self.network, self.likelihood, self.config.x_dim)
+        latent_r, deterministic = representation.tensor_split([self.latent_inputs], dim=-1)
+        loc, raw = self.latent_head(latent_r).chunk(2, dim=-1)
+        latent = Normal(loc, 0.1 + 0.9 * torch.sigmoid(raw), validate_args=False)
+        return LatentPosterior(latent, deterministic, self.network, self.likelihood, self.config.x_dim)

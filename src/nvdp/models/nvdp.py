@@ -1,0 +1,53 @@
+"""Neural Variational Dropout Process: the context sets the dropout rates of one shared network (eq. 2 and 3)."""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from nvdp.models.base import MetaModel
+from nvdp.models.config import ModelConfig
+from nvdp.nn.dropout_linear import DropoutNetwork
+from nvdp.nn.likelihoods import GaussianLikelihood
+from nvdp.nn.rates import RateBounds, RateNetwork
+from nvdp.nn.sets import MeanSetEncoder
+from nvdp.posteriors import DropoutPosterior
+
+
+class NVDP(MetaModel):
+    """Set encoder → rate networks → dropout posterior over the agent's weights.
+
+    With ``decoder_sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
+    receives the set representation.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = MeanSetEncoder(
+            config.x_dim,
+            config.y_dim,
+            config.representation,
+            config.encoder_layers,
+            config.encoder_activation,
+            config.residual,
+            config.count_feature,
+        )
+        self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
+        inputs = config.x_dim + (self.encoder.size if config.decoder_sees == "x,r" else 0)
+        sizes = [inputs, *[config.width] * config.layers, self.likelihood.outputs]
+        self.network = DropoutNetwork(sizes, config.activation)
+        self.rates = RateNetwork(
+            self.encoder.size,
+            self.network.layer_shapes,
+            config.rate_width,
+            config.rate_layers,
+            config.rate_activation,
+            config.residual,
+            RateBounds(config.rate_bounds, config.rate_floor),
+        )
+
+    def posterior(self, representation: Float[Tensor, "task r"]) -> DropoutPosterior:
+        """q(φ | D_C) from r."""
+        seen = representation if self.config.decoder_sees == "x,r" else None
+        return DropoutPosterior(
+            self.rates(representation), self.network, self.likelihood, self.config.x_dim, seen
+        )

@@ -1,0 +1,1 @@
+"""Building blocks: set encoders, rate networks, the conditional-dropout layer, likelihoods."""

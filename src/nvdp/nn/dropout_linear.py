@@ -1,0 +1,120 @@
+"""The conditional-dropout layer, eq. 2: weights N((1−P) θ, P(1−P) θ²), and three ways through it.
+
+* :class:`MeanWeights`: the mean of the weights, no noise;
+* :class:`SampledWeights`: weights drawn once per task and sample, shared by all points, so that each sample is one
+  coherent function;
+* :class:`LocalNoise`: the local reparameterisation, noise on each point's pre-activation. Lower gradient variance,
+  used for training; its outputs are *not* function samples, as every point has its own noise.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nvdp.nn.mlp import activation_named, fan_in_uniform
+from nvdp.nn.rates import LayerRates
+
+
+class DropoutLinear(nn.Module):
+    """The shared parameters θ of one layer: a K × D weight matrix and a bias."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = fan_in_uniform(inputs, outputs, fan_in=inputs)
+        self.bias = fan_in_uniform(outputs, fan_in=inputs)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(K, D)."""
+        return self.weight.shape[0], self.weight.shape[1]
+
+
+class WayThrough(Protocol):
+    """How inputs of shape (*sample, task, point, k) pass through a layer with given rates."""
+
+    def __call__(self, layer: DropoutLinear, inputs: Tensor, rates: LayerRates) -> Tensor:
+        """Pre-activations of shape (*sample, task, point, d)."""
+        ...
+
+
+class MeanWeights:
+    """A (1−P)θ: the layer with its mean weights."""
+
+    def __call__(
+        self, layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
+    ) -> Float[Tensor, "task point d"]:
+        """Mean pre-activations."""
+        weight = (1 - rates.weight()) * layer.weight
+        bias = (1 - rates.bias()) * layer.bias
+        return torch.baddbmm(bias[:, None], inputs, weight)
+
+
+class SampledWeights:
+    """φ = (1−P)θ + √(P(1−P)) θ ε with one ε per task, sample and weight."""
+
+    def __init__(self, samples: int, generator: torch.Generator | None = None) -> None:
+        self.samples, self.generator = samples, generator
+
+    def __call__(
+        self, layer: DropoutLinear, inputs: Float[Tensor, "*sample task point k"], rates: LayerRates
+    ) -> Float[Tensor, "sample task point d"]:
+        """Pre-activations of each sampled function."""
+        weight = self._draw(layer.weight, rates.weight())
+        bias = self._draw(layer.bias, rates.bias())
+        return inputs @ weight + bias.unsqueeze(-2)
+
+    def _draw(self, theta: Tensor, rate: Tensor) -> Tensor:
+        noise = torch.randn(
+            self.samples, *rate.shape, generator=self.generator, dtype=rate.dtype, device=rate.device
+        )
+        return torch.addcmul((1 - rate) * theta, (rate * (1 - rate)).sqrt() * theta, noise)
+
+
+class LocalNoise:
+    """B ~ N(A (1−P)θ, A² P(1−P)θ²), drawn for every point on its own."""
+
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        self.generator = generator
+
+    def __call__(
+        self, layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
+    ) -> Float[Tensor, "task point d"]:
+        """Noisy pre-activations."""
+        keep, keep_bias = 1 - rates.weight(), 1 - rates.bias()
+        mean_weight, mean_bias = keep * layer.weight, keep_bias * layer.bias
+        # P(1−P)θ² = ((1−P)θ) · (Pθ) = mean · (θ − mean)
+        variance_weight = mean_weight * (layer.weight - mean_weight)
+        variance_bias = mean_bias * (layer.bias - mean_bias)
+        mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
+        variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
+        noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device)
+        # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
+        return torch.addcmul(mean, (variance + 1e-10).sqrt(), noise)
+
+
+class DropoutNetwork(nn.Module):
+    """The agent: conditional-dropout layers with an activation between them."""
+
+    def __init__(self, sizes: Sequence[int], activation: str) -> None:
+        super().__init__()
+        self.activation = activation_named(activation)
+        self.layers = nn.ModuleList(
+            DropoutLinear(k, d) for k, d in zip(sizes[:-1], sizes[1:], strict=True)
+        )
+
+    @property
+    def layer_shapes(self) -> list[tuple[int, int]]:
+        """(K, D) of every layer."""
+        return [layer.shape for layer in self.layers]
+
+    def forward(self, x: Tensor, rates: Sequence[LayerRates], way: WayThrough) -> Tensor:
+        """Outputs at x, shape (*sample, task, point, outputs)."""
+        h = x
+        for index, (layer, layer_rates) in enumerate(zip(self.layers, rates, strict=True)):
+            if index:
+                h = self.activation(h)
+            h = way(layer, h, layer_rates)
+        return h

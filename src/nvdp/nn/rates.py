@@ -1,0 +1,97 @@
+"""Dropout rates of every weight from a set representation: the low-rank product of Bernoulli experts, eq. 3."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nvdp.errors import InputError
+from nvdp.nn.mlp import StackedMLP
+
+TEMPERATURE_START, TEMPERATURE_RANGE = 1.5, (0.5, 5.0)
+
+
+@dataclass(frozen=True)
+class RateBounds:
+    """How rates are kept inside [floor, 1 − floor].
+
+    ``affine`` maps the product of experts p to floor + (1 − 2 floor) p, which is still low-rank and never kills
+    a gradient; ``clip`` cuts it off at the bounds, as the paper does.
+    """
+
+    kind: str = "affine"
+    floor: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("affine", "clip"):
+            raise InputError(f"unknown rate bounds '{self.kind}'; expected affine or clip")
+        if not 0 < self.floor < 0.5:
+            raise InputError(f"the rate floor is {self.floor}; expected a number between 0 and 0.5")
+
+    def __call__(self, product: Tensor) -> Tensor:
+        """Bounded rates."""
+        if self.kind == "clip":
+            return product.clamp(self.floor, 1 - self.floor)
+        return product * (1 - 2 * self.floor) + self.floor
+
+
+@dataclass(frozen=True)
+class LayerRates:
+    """The experts of one layer and the dropout rates P they give; a bias has no row expert of its own."""
+
+    rows: Float[Tensor, "task k"]  # s(a)
+    columns: Float[Tensor, "task d"]  # s(b)
+    layer: Float[Tensor, "task 1"]  # s(c)
+    bounds: RateBounds
+
+    def weight(self) -> Float[Tensor, "task k d"]:
+        """P of the weight matrix: s(a) s(b)ᵀ s(c), bounded."""
+        scaled_rows = self.rows * self.layer
+        return self.bounds(scaled_rows[:, :, None] * self.columns[:, None, :])
+
+    def mean(self) -> Float[Tensor, " task"]:
+        """The mean of P over the weight matrix; without the matrix where the bounds allow it."""
+        if self.bounds.kind == "clip":
+            return self.weight().mean((-2, -1))
+        return self.bounds(self.rows.mean(-1) * self.columns.mean(-1) * self.layer[:, 0])
+
+    def bias(self) -> Float[Tensor, "task d"]:
+        """P of the bias: s(b) s(c), bounded."""
+        return self.bounds(self.columns * self.layer)
+
+
+class RateNetwork(nn.Module):
+    """One meta-network g per layer of the agent, r ↦ (a, b, c), and a learned temperature τ for each.
+
+    All layers' hidden parts have the same shape and run as one batched product; only the last linear maps,
+    whose width K + D + 1 differs, are separate.
+    """
+
+    def __init__(
+        self,
+        representation: int,
+        layer_shapes: Sequence[tuple[int, int]],
+        width: int,
+        layers: int,
+        activation: str,
+        residual: bool = False,
+        bounds: RateBounds | None = None,
+    ) -> None:
+        super().__init__()
+        self.layer_shapes = tuple(layer_shapes)
+        self.bounds = bounds or RateBounds()
+        self.hidden = StackedMLP(len(self.layer_shapes), representation, width, layers, activation, residual)
+        self.heads = nn.ModuleList(nn.Linear(width, k + d + 1) for k, d in self.layer_shapes)
+        self.temperature = nn.Parameter(torch.full((len(self.layer_shapes),), TEMPERATURE_START))
+
+    def forward(self, representation: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
+        """The rates of every layer for each task."""
+        temperature = self.temperature.clamp(*TEMPERATURE_RANGE)
+        hidden = self.hidden(representation)  # (layer, task, width)
+        rates = []
+        for shape, head, h, tau in zip(self.layer_shapes, self.heads, hidden, temperature, strict=True):
+            experts = torch.sigmoid(head(h) / tau)  # s(·) of (a, b, c)
+            rates.append(LayerRates(*experts.split([*shape, 1], dim=-1), self.bounds))
+        return tuple(rates)

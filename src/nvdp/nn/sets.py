@@ -1,0 +1,57 @@
+"""Set representation r = mean_i h(x_i, y_i), the text under eq. 3: what a task's points say, in any order."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from nvdp.nn.mlp import MLP
+from nvdp.tasks import PointSet
+
+
+class MeanSetEncoder(nn.Module):
+    """Features h(x, y) of every point; a set is represented by their mean, an empty set by zeros.
+
+    Several ``paths`` are separate feature networks side by side in one representation. With ``count_feature`` the
+    representation ends with the logarithm of the number of points.
+    """
+
+    def __init__(
+        self,
+        x_dim: int,
+        y_dim: int,
+        width: int,
+        layers: int,
+        activation: str,
+        residual: bool = False,
+        count_feature: bool = False,
+        paths: int = 1,
+    ) -> None:
+        super().__init__()
+        self.features = nn.ModuleList(
+            MLP(x_dim + y_dim, width, layers, activation, residual) for _ in range(paths)
+        )
+        self.count_feature = count_feature
+        self.size = paths * width + count_feature
+
+    def encode(self, points: PointSet) -> Float[Tensor, "task point r"]:
+        """h(x_i, y_i) for every entry, padded ones included."""
+        pairs = torch.cat([points.x, points.y], dim=-1)
+        return torch.cat([path(pairs) for path in self.features], dim=-1)
+
+    def aggregate(
+        self, features: Float[Tensor, "task point r"], *sets: PointSet
+    ) -> tuple[Float[Tensor, "task r"], ...]:
+        """The representation of each of several sets over the same encoded points.
+
+        Context and whole task share their points, so both come from one encoding and one product.
+        """
+        masks = torch.stack([points.mask for points in sets], dim=1).to(features.dtype)  # (task, set, point)
+        count = masks.sum(-1, keepdim=True)  # (task, set, 1)
+        means = (masks / count.clamp(min=1)) @ features  # (task, set, r)
+        if self.count_feature:
+            means = torch.cat([means, torch.log1p(count) / 5], dim=-1)
+        return means.unbind(1)
+
+    def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
+        """The representation of one set per task."""
+        return self.aggregate(self.encode(points), points)[0]

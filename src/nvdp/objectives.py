@@ -1,0 +1,125 @@
+"""Training bounds: variational prior (eq. 5 and 6), the usual neural-process bound, log-uniform variational dropout.
+
+Every bound reads like its equation and is scaled to one scalar output, so that numbers of tasks with different sizes
+compare. How strongly the KL counts is explicit: a *reduction* that divides the KL summed over all of φ, and a weight.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import kl_divergence
+
+from nvdp.errors import InputError
+from nvdp.models.base import MetaModel
+from nvdp.posteriors import DropoutPosterior, Posterior
+from nvdp.tasks import TaskBatch
+
+KL_REDUCTIONS = {
+    "elbo": "sum over φ, divided by the number of target values: the bound per value",
+    "text": "sum over φ, against the mean log-likelihood, as the paper's eq. 6 is printed",
+    "released": "mean over φ, divided by the number of target values, as in the authors' code",
+}
+
+
+@dataclass(frozen=True)
+class KLScale:
+    """What the KL divergence is divided by, and its weight."""
+
+    reduction: str = "elbo"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.reduction not in KL_REDUCTIONS:
+            raise InputError(
+                f"unknown KL reduction '{self.reduction}'; there are {', '.join(KL_REDUCTIONS)}"
+            )
+        if not self.weight >= 0:
+            raise InputError(f"the KL weight is {self.weight}; expected a number of at least 0")
+
+    def __call__(
+        self, kl: Float[Tensor, " task"], size: int, values: Float[Tensor, " task"]
+    ) -> Float[Tensor, " task"]:
+        """The weighted KL of each task; `size` numbers in φ, `values` target values."""
+        if self.reduction == "text":
+            return self.weight * kl
+        return self.weight * kl / (values * max(size, 1) if self.reduction == "released" else values)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A training bound, averaged over tasks, and its parts."""
+
+    value: Float[Tensor, ""]  # to maximise
+    log_likelihood: Float[Tensor, ""]  # per target value
+    kl: Float[Tensor, ""]  # summed over φ, unweighted
+    posterior: Posterior  # q(φ | D_C)
+
+
+Objective = Callable[[MetaModel, TaskBatch, KLScale, torch.Generator | None], Bound]
+
+
+def _bound(
+    log_likelihood: Float[Tensor, " task"],
+    kl: Float[Tensor, " task"],
+    q_context: Posterior,
+    tasks: TaskBatch,
+    scale: KLScale,
+) -> Bound:
+    values = tasks.whole.count * tasks.y.shape[-1]
+    mean_log_likelihood = (log_likelihood / values).mean()
+    value = mean_log_likelihood - scale(kl, q_context.size, values).mean()
+    return Bound(value, mean_log_likelihood, kl.mean(), q_context)
+
+
+def variational_prior_bound(
+    model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|D_C)}[log p(y | x, φ)] − KL(q(φ|D_C) ‖ q(φ|D)), eq. 5; for a CNP the KL is zero."""
+    q_context, q_task = model.adapt_both(tasks)
+    log_likelihood = q_context.expected_log_likelihood(tasks.whole, generator)
+    return _bound(log_likelihood, kl_divergence(q_context, q_task), q_context, tasks, scale)
+
+
+def neural_process_bound(
+    model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|D)}[log p(y | x, φ)] − KL(q(φ|D) ‖ q(φ|D_C)), the bound of Garnelo et al. (2018)."""
+    q_context, q_task = model.adapt_both(tasks)
+    log_likelihood = q_task.expected_log_likelihood(tasks.whole, generator)
+    return _bound(log_likelihood, kl_divergence(q_task, q_context), q_context, tasks, scale)
+
+
+def log_uniform_kl(rates: Tensor) -> Tensor:
+    """KL of a dropout posterior to the log-uniform prior, up to a constant, element by element.
+
+    The approximation of Molchanov et al. (2017) with α = P/(1−P), shifted to be zero for α → ∞:
+    k₁ − k₁ s(k₂ + k₃ log α) + ½ log(1 + 1/α).
+    """
+    k1, k2, k3 = 0.63576, 1.87320, 1.48695
+    log_alpha = torch.logit(rates)
+    return k1 - k1 * torch.sigmoid(k2 + k3 * log_alpha) + 0.5 * torch.log1p(torch.exp(-log_alpha))
+
+
+def log_uniform_bound(
+    model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|D_C)}[log p(y | x, φ)] − KL(q(φ|D_C) ‖ log-uniform): the prior that the paper argues against."""
+    q_context = model.adapt(tasks.context)
+    if not isinstance(q_context, DropoutPosterior):
+        raise InputError(f"the log-uniform prior needs a dropout posterior; {model.config.name} has none")
+    log_likelihood = q_context.expected_log_likelihood(tasks.whole, generator)
+    kl = sum(
+        (log_uniform_kl(r.weight()).sum((-2, -1)) + log_uniform_kl(r.bias()).sum(-1) for r in q_context.rates),
+        start=log_likelihood.new_zeros(()),
+    )
+    return _bound(log_likelihood, kl, q_context, tasks, scale)
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "variational-prior": variational_prior_bound,
+    "neural-process": neural_process_bound,
+    "log-uniform": log_uniform_bound,
+}

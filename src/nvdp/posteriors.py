@@ -1,0 +1,232 @@
+"""Posteriors q(φ | D_C) that a model gives for a task, their closed-form KL divergences, and their predictions.
+
+Each is a PyTorch distribution over the task's variable φ (dropped-out weights, a latent vector, or a single point),
+joined to the network that φ configures. ``torch.distributions.kl_divergence`` compares two of the same kind and
+returns one number per task.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import Distribution, Normal, kl_divergence, register_kl
+
+from nvdp.errors import InputError
+from nvdp.nn.dropout_linear import DropoutNetwork, LocalNoise, MeanWeights, SampledWeights, WayThrough
+from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
+from nvdp.nn.mlp import ConditionedMLP
+from nvdp.nn.rates import LayerRates
+from nvdp.predictions import Prediction
+from nvdp.tasks import PointSet, check_finite
+
+SAMPLED_WEIGHTS_AT_ONCE = 2**24  # numbers; bounds the memory of sampling many functions
+
+
+class Posterior(Distribution):
+    """What is known about a task after its context: predicts, samples functions, scores data.
+
+    ``single`` marks a posterior of one task given without a task axis; its predictions have none either.
+    """
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
+
+    def __init__(self, tasks: int, x_dim: int, likelihood: GaussianLikelihood) -> None:
+        super().__init__(torch.Size([tasks]), validate_args=False)
+        self.x_dim, self.likelihood, self.single = x_dim, likelihood, False
+
+    @property
+    @abstractmethod
+    def size(self) -> int:
+        """How many random numbers φ holds for one task."""
+
+    @abstractmethod
+    def mean_outputs(self, x: Tensor) -> Tensor:
+        """Network outputs (task, point, output) with φ at its mean."""
+
+    @abstractmethod
+    def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+        """Network outputs (sample, task, point, output), one φ per sample and task shared by all points."""
+
+    def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Outputs (task, point, output) under noise, differentiable in the model's parameters."""
+        return self.sampled_outputs(x, 1, generator).squeeze(0)
+
+    def expected_log_likelihood(
+        self, points: PointSet, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " task"]:
+        """A one-sample estimate of E_q[Σ_i log p(y_i | x_i, φ)] for each task."""
+        mean, std = self.likelihood(self.training_outputs(points.x, generator))
+        log_prob = gaussian_log_prob(points.y, mean, std).sum(-1)
+        return (log_prob * points.mask).sum(-1)
+
+    def predict(
+        self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None
+    ) -> Prediction:
+        """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
+
+        ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
+        drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
+        """
+        x = self._inputs(x)
+        if not isinstance(generator, torch.Generator):
+            generator = torch.Generator(device=x.device).manual_seed(generator or 0)
+        with torch.no_grad():
+            outputs = self.sampled_outputs(x, samples, generator) if samples else self.mean_outputs(x)[None]
+            mean, std = self.likelihood(outputs)
+        return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
+
+    def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
+        x = torch.as_tensor(x)
+        if not x.is_floating_point():
+            x = x.to(torch.get_default_dtype())
+        tasks = self.batch_shape[0]
+        if x.dim() == 1 and self.x_dim == 1:
+            x = x[:, None]
+        if x.dim() not in (2, 3) or x.shape[-1] != self.x_dim or (x.dim() == 3 and len(x) != tasks):
+            raise InputError(
+                f"x has shape {tuple(x.shape)}; expected (points, {self.x_dim}) or ({tasks}, points, {self.x_dim})"
+            )
+        check_finite(x, "x")
+        return x.expand(tasks, -1, -1) if x.dim() == 2 else x
+
+
+class DropoutPosterior(Posterior):
+    """Weights of a shared network under task-specific dropout, eq. 2."""
+
+    def __init__(
+        self,
+        rates: Sequence[LayerRates],
+        network: DropoutNetwork,
+        likelihood: GaussianLikelihood,
+        x_dim: int,
+        representation: Float[Tensor, "task r"] | None = None,
+    ) -> None:
+        super().__init__(len(rates[0].rows), x_dim, likelihood)
+        self.rates, self.network, self.representation = tuple(rates), network, representation
+
+    @property
+    def size(self) -> int:
+        """Weights and biases of the network."""
+        return sum(k * d + d for k, d in self.network.layer_shapes)
+
+    def mean_rates(self) -> Float[Tensor, "task layer"]:
+        """The mean dropout rate of every layer's weights."""
+        return torch.stack([layer.mean() for layer in self.rates], dim=-1)
+
+    def mean_outputs(self, x: Tensor) -> Tensor:
+        """Outputs with the mean weights (1−P)θ."""
+        return self._through(x, MeanWeights())
+
+    def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Outputs by local reparameterisation."""
+        return self._through(x, LocalNoise(generator))
+
+    def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+        """Outputs of sampled weights, a bounded number of weights at a time."""
+        widest = max(k * d for k, d in self.network.layer_shapes) * len(x)
+        at_once = max(1, SAMPLED_WEIGHTS_AT_ONCE // widest)
+        groups = [min(at_once, samples - start) for start in range(0, samples, at_once)]
+        return torch.cat([self._through(x, SampledWeights(group, generator)) for group in groups])
+
+    def _through(self, x: Tensor, way: WayThrough) -> Tensor:
+        if self.representation is not None:
+            r = self.representation[:, None].expand(-1, x.shape[1], -1)
+            x = torch.cat([x, r], dim=-1)
+        return self.network(x, self.rates, way)
+
+
+class LatentPosterior(Posterior):
+    """A Gaussian latent vector z beside a deterministic representation, which may have no entries (the NP family)."""
+
+    def __init__(
+        self,
+        latent: Normal,
+        representation: Float[Tensor, "task r"],
+        network: ConditionedMLP,
+        likelihood: GaussianLikelihood,
+        x_dim: int,
+    ) -> None:
+        super().__init__(len(latent.loc), x_dim, likelihood)
+        self.latent, self.representation, self.network = latent, representation, network
+
+    @property
+    def size(self) -> int:
+        """Dimension of z."""
+        return self.latent.loc.shape[-1]
+
+    def mean_outputs(self, x: Tensor) -> Tensor:
+        """Outputs with z at its mean."""
+        return self._outputs(x, self.latent.loc)
+
+    def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+        """Outputs for sampled z."""
+        loc, scale = self.latent.loc, self.latent.scale
+        noise = torch.randn(samples, *loc.shape, generator=generator, dtype=loc.dtype, device=loc.device)
+        return self._outputs(x, torch.addcmul(loc, scale, noise))
+
+    def _outputs(self, x: Tensor, z: Tensor) -> Tensor:
+        return self.network(x, torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1))
+
+
+class PointPosterior(Posterior):
+    """A single function: a deterministic representation, no distribution over φ (the CNP)."""
+
+    def __init__(
+        self,
+        representation: Float[Tensor, "task r"],
+        network: Callable[[Tensor, Tensor], Tensor],
+        likelihood: GaussianLikelihood,
+        x_dim: int,
+    ) -> None:
+        super().__init__(len(representation), x_dim, likelihood)
+        self.representation, self.network = representation, network
+
+    @property
+    def size(self) -> int:
+        """Nothing is random."""
+        return 0
+
+    def mean_outputs(self, x: Tensor) -> Tensor:
+        """The one function's outputs."""
+        return self.network(x, self.representation)
+
+    def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+        """The same outputs for every sample."""
+        outputs = self.mean_outputs(x)
+        return outputs.expand(samples, *outputs.shape)
+
+
+def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
+    """KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)), eq. 4, element by element; θ cancels.
+
+    With v = P(1−P), d = P − P̂ and δ = (v − v̂)/v̂ = d (1 − P − P̂)/v̂ the divergence is
+    ½ [δ − log(1 + δ) + d²/v̂], which is exact at P = P̂ and loses no digits near it.
+
+    >>> dropout_kl(torch.tensor(0.3), torch.tensor(0.3)).item()
+    0.0
+    """
+    d, v_hat = p - p_hat, p_hat * (1 - p_hat)
+    delta = d * (1 - p - p_hat) / v_hat
+    return 0.5 * (delta - torch.log1p(delta) + d.square() / v_hat)
+
+
+@register_kl(DropoutPosterior, DropoutPosterior)
+def _kl_dropout(q: DropoutPosterior, p: DropoutPosterior) -> Float[Tensor, " task"]:
+    total = q.rates[0].layer.new_zeros(q.batch_shape)
+    for q_layer, p_layer in zip(q.rates, p.rates, strict=True):
+        total = total + dropout_kl(q_layer.weight(), p_layer.weight()).sum((-2, -1))
+        total = total + dropout_kl(q_layer.bias(), p_layer.bias()).sum(-1)
+    return total
+
+
+@register_kl(LatentPosterior, LatentPosterior)
+def _kl_latent(q: LatentPosterior, p: LatentPosterior) -> Float[Tensor, " task"]:
+    return kl_divergence(q.latent, p.latent).sum(-1)
+
+
+@register_kl(PointPosterior, PointPosterior)
+def _kl_point(q: PointPosterior, p: PointPosterior) -> Float[Tensor, " task"]:
+    return q.representation.new_zeros(q.batch_shape)

@@ -1,0 +1,194 @@
+"""Tasks: a context set D_C and a whole set D of points of one unknown function (section 2 of the paper).
+
+Tasks of different sizes share a batch through masks. A padded entry is zero and never reaches a result.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Self
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nvdp.errors import InputError
+
+
+def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
+    """A finite float matrix of shape (points, features); anything else is refused with its shape.
+
+    A flat list of numbers is one feature. Integers become float32, float64 stays float64.
+    """
+    tensor = torch.as_tensor(values)
+    if not tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
+    if tensor.dim() == 1:
+        tensor = tensor[:, None]
+    if tensor.dim() != 2:
+        raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, features)")
+    check_finite(tensor, name)
+    return tensor
+
+
+def check_finite(tensor: Tensor, name: str) -> None:
+    """Refuse NaN and infinity, quoting the first place."""
+    if not torch.isfinite(tensor).all():
+        bad = torch.nonzero(~torch.isfinite(tensor))[0]
+        value = tensor[tuple(bad)].item()
+        raise InputError(f"{name} holds {value} at index {tuple(bad.tolist())}; all values must be finite")
+
+
+@dataclass(frozen=True)
+class PointSet:
+    """Sets of points (x, y), one per task; `mask` says which entries are real."""
+
+    x: Float[Tensor, "task point x"]
+    y: Float[Tensor, "task point y"]
+    mask: Bool[Tensor, "task point"]
+
+    @property
+    def count(self) -> Float[Tensor, " task"]:
+        """How many points each task has."""
+        return self.mask.sum(-1).to(self.x.dtype)
+
+    @classmethod
+    def of(cls, x: Any, y: Any, mask: Tensor | None = None) -> Self:
+        """Point sets from arrays: (points, features) for one task, (tasks, points, features) for several.
+
+        >>> PointSet.of([[0.0], [1.0]], [[2.0], [3.0]]).x.shape
+        torch.Size([1, 2, 1])
+        """
+        x, y = torch.as_tensor(x), torch.as_tensor(y)
+        if x.dim() < 3:
+            x, y = as_points(x, "x")[None], as_points(y, "y")[None]
+        if x.dim() != 3 or y.dim() != 3:
+            raise InputError(
+                f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected (tasks, points, features) for both"
+            )
+        if x.shape[:2] != y.shape[:2]:
+            raise InputError(
+                f"x has shape {tuple(x.shape)} but y has shape {tuple(y.shape)}; "
+                f"x holds {x.shape[1]} points a task and y {y.shape[1]}"
+            )
+        if mask is None:
+            mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        elif mask.shape != x.shape[:2]:
+            raise InputError(f"mask has shape {tuple(mask.shape)}; expected {tuple(x.shape[:2])}")
+        check_finite(x, "x")
+        check_finite(y, "y")
+        return cls(x, y, mask)
+
+
+@dataclass(frozen=True)
+class Task:
+    """One task: a context to adapt to and targets to predict. The context may be empty (the prior).
+
+    >>> task = Task(x_context=[0.0, 1.0], y_context=[1.0, 2.0], x_target=[0.5], y_target=[1.4])
+    >>> task.x_context.shape, task.x_target.shape
+    (torch.Size([2, 1]), torch.Size([1, 1]))
+    """
+
+    x_context: Any
+    y_context: Any
+    x_target: Any
+    y_target: Any
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            object.__setattr__(self, field.name, as_points(getattr(self, field.name), field.name))
+        for part in ("context", "target"):
+            x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
+            if len(x) != len(y):
+                raise InputError(
+                    f"x_{part} has shape {tuple(x.shape)} but y_{part} has shape {tuple(y.shape)}; "
+                    f"{len(x)} inputs need {len(x)} outputs"
+                )
+        for part in ("x", "y"):
+            context, target = getattr(self, f"{part}_context"), getattr(self, f"{part}_target")
+            if context.shape[1] != target.shape[1]:
+                raise InputError(
+                    f"{part}_context has {context.shape[1]} features but {part}_target has {target.shape[1]}"
+                )
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Several tasks as one array of points; the context is a subset of the points of the whole task."""
+
+    x: Float[Tensor, "task point x"]
+    y: Float[Tensor, "task point y"]
+    is_context: Bool[Tensor, "task point"]
+    mask: Bool[Tensor, "task point"]
+
+    def __len__(self) -> int:
+        return self.x.shape[0]
+
+    @property
+    def context(self) -> PointSet:
+        """D_C, what a model adapts to."""
+        return PointSet(self.x, self.y, self.is_context)
+
+    @property
+    def target(self) -> PointSet:
+        """The points outside the context."""
+        return PointSet(self.x, self.y, self.mask & ~self.is_context)
+
+    @property
+    def whole(self) -> PointSet:
+        """D, context and targets together."""
+        return PointSet(self.x, self.y, self.mask)
+
+    def to(self, target: torch.device | torch.dtype | str) -> Self:
+        """The same tasks on another device or, for the values, in another precision."""
+        changed = {
+            field.name: value.to(target)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
+            and not (isinstance(target, torch.dtype) and value.dtype == torch.bool)
+        }
+        return replace(self, **changed)
+
+    def first(self, tasks: int) -> Self:
+        """The first tasks of the batch."""
+        return replace(self, **{field.name: getattr(self, field.name)[:tasks] for field in fields(self)})
+
+    @classmethod
+    def first_points_as_context(
+        cls, x: Float[Tensor, "task point x"], y: Float[Tensor, "task point y"], size: int
+    ) -> Self:
+        """Tasks without padding whose first `size` points are the context."""
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+        is_context = mask.clone()
+        is_context[:, size:] = False
+        return cls(x, y, is_context, mask)
+
+    @classmethod
+    def collate(cls, tasks: Sequence[Task]) -> Self:
+        """One batch of tasks of different sizes, padded with zeros.
+
+        >>> short = Task([[0.0]], [[1.0]], [[1.0]], [[1.0]])
+        >>> long = Task([[0.0], [1.0]], [[1.0], [1.0]], [[2.0], [3.0]], [[0.0], [0.0]])
+        >>> TaskBatch.collate([short, long]).mask.sum(-1)
+        tensor([2, 4])
+        """
+        if not tasks:
+            raise InputError("a batch needs at least one task; got 0")
+        widths = {(task.x_context.shape[1], task.y_context.shape[1]) for task in tasks}
+        if len(widths) > 1:
+            raise InputError(f"tasks of one batch must share their (x, y) widths; got {sorted(widths)}")
+        xs = [torch.cat([task.x_context, task.x_target]) for task in tasks]
+        ys = [torch.cat([task.y_context, task.y_target]) for task in tasks]
+        position = torch.arange(max(len(x) for x in xs))
+        sizes = torch.tensor([len(x) for x in xs])
+        contexts = torch.tensor([len(task.x_context) for task in tasks])
+        return cls(
+            torch.nn.utils.rnn.pad_sequence(xs, batch_first=True),
+            torch.nn.utils.rnn.pad_sequence(ys, batch_first=True),
+            position < contexts[:, None],
+            position < sizes[:, None],
+        )
+
+    def __iter__(self) -> Iterator[Task]:
+        for x, y, is_context, mask in zip(self.x, self.y, self.is_context, self.mask, strict=True):
+            is_target = mask & ~is_context
+            yield Task(x[is_context], y[is_context], x[is_target], y[is_target])

@@ -1,0 +1,1 @@
+"""Training: a configuration, one loop, checkpoints that survive anything."""

@@ -1,0 +1,134 @@
+"""A run's whole configuration as one frozen record, its presets, and its JSON form."""
+
+import dataclasses
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from nvdp.errors import InputError, unknown_name
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import model_spec
+from nvdp.objectives import OBJECTIVES, KLScale
+
+FORMAT_VERSION = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """What is trained, on which tasks, and how."""
+
+    task: str = "gp"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    preset: str = "cpu"
+    objective: str = "variational-prior"
+    kl: KLScale = field(default_factory=KLScale)
+    steps: int = 10_000
+    tasks_per_step: int = 16
+    learning_rate: float = 5e-4
+    schedule: str = "cosine"  # or "constant"; warm-up comes before either
+    warmup_steps: int = 0
+    gradient_clip: float | None = None  # largest norm of the whole gradient
+    weight_average: float | None = None  # decay of an exponential moving average of the weights
+    seed: int = 0
+    log_every: int = 100
+    checkpoint_every: int = 1_000
+    version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        model_spec(self.model.name)
+        if self.objective not in OBJECTIVES:
+            raise unknown_name("objective", self.objective, OBJECTIVES)
+        if self.schedule not in ("cosine", "constant"):
+            raise InputError(f"unknown schedule '{self.schedule}'; expected cosine or constant")
+        for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
+        if not self.learning_rate > 0:
+            raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
+        if self.version != FORMAT_VERSION:
+            raise InputError(
+                f"the configuration has format version {self.version}; this nvdp reads {FORMAT_VERSION}"
+            )
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], origin: str = "configuration") -> Self:
+        """The record of a dictionary; an unknown key is refused by name."""
+        values = dict(values)
+        for name, kind in (("model", ModelConfig), ("kl", KLScale)):
+            if isinstance(values.get(name), dict):
+                values[name] = _record(kind, values[name], f"{origin}: {name}")
+        return _record(cls, values, origin)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The record of a config.json."""
+        try:
+            values = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise InputError(f"{path.parent} holds no run: {path.name} is missing") from None
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise InputError(f"{path} cannot be read as JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path} holds a {type(values).__name__}; expected a JSON object")
+        return cls.from_dict(values, str(path))
+
+
+def _record(kind: type[T], values: dict[str, Any], origin: str) -> T:
+    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in values:
+        if name not in known:
+            raise InputError(f"{origin}: {unknown_name('key', name, known)}")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise InputError(f"{origin}: {error}") from None
+
+
+TOY = {
+    "width": 12,
+    "layers": 2,
+    "representation": 12,
+    "rate_width": 12,
+    "latent": 12,
+    "rate_activation": "mish",
+    "decoder_sees": "x,r",
+}
+
+_PRESETS: dict[str, dict[str, Any]] = {
+    "quick": {"steps": 1_500, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
+    "cpu": {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
+    "paper": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
+    "released": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
+}
+PRESETS = tuple(_PRESETS)
+NVDP_KL = {"released": KLScale("released", 1.4)}
+DEFAULT_NVDP_KL = KLScale("elbo", 0.01)
+
+
+def preset_config(task: str, model: str, preset: str, variance: str = "learned", **changes: Any) -> RunConfig:
+    """The configuration of a preset for a task and model, with some settings changed.
+
+    >>> preset_config("gp", "nvdp", "paper").steps
+    500000
+    """
+    if preset not in _PRESETS:
+        raise unknown_name("preset", preset, _PRESETS)
+    spec = model_spec(model)
+    architecture = dict(TOY) if task == "trig" else {}
+    if preset == "released":
+        architecture["rate_bounds"] = "clip"
+    config = RunConfig(
+        task=task,
+        model=ModelConfig(model, variance=variance, **architecture),
+        preset=preset,
+        objective=spec.objective,
+        kl=NVDP_KL.get(preset, DEFAULT_NVDP_KL) if model == "nvdp" else KLScale("elbo", 1.0),
+        **_PRESETS[preset],
+    )
+    return replace(config, **changes)

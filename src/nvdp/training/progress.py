@@ -1,0 +1,59 @@
+"""A progress bar with what one wants to know of a training run: LL, KL, rate, steps a second, time left."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text("" if task.speed is None else f"{task.speed:.1f} steps/s", style="cyan")
+
+
+class TrainingProgress:
+    """The bar of one run, on standard error; silent when that is not a terminal or when not wanted."""
+
+    def __init__(self, title: str, steps: int, start: int, wanted: bool) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            _Speed(),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not wanted or not console.is_terminal,
+        )
+        self._task = self._bar.add_task(title, total=steps, completed=start, numbers="")
+
+    def advance(self) -> None:
+        """One more step is done."""
+        self._bar.advance(self._task)
+
+    def show(self, row: dict[str, float]) -> None:
+        """Show the numbers of a log row."""
+        numbers = f"LL {row['LL']:.3f}  KL {row['KL']:.3g}"
+        if row["rate"]:
+            numbers += f"  rate {row['rate']:.3f}"
+        self._bar.update(self._task, numbers=numbers)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()

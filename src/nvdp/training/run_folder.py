@@ -1,0 +1,66 @@
+"""The folder of a run: config.json, model.safetensors, log.csv and checkpoint/."""
+
+import os
+from pathlib import Path
+
+from nvdp.errors import InputError
+from nvdp.models.base import MetaModel
+from nvdp.models.registry import build_model
+from nvdp.training.checkpoint import load_tensors, save_tensors
+from nvdp.training.config import RunConfig
+from nvdp.training.files import write_text
+
+CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
+
+
+def start_run(folder: Path, config: RunConfig, resume: bool) -> None:
+    """Make the folder of a new run, or check that an existing one may go on with this configuration."""
+    existing = folder / CONFIG
+    if existing.exists():
+        if not resume:
+            raise InputError(f"{folder} already holds a run; add --resume to go on, or choose another --out")
+        before = RunConfig.load(existing)
+        if before != config:
+            changed = [
+                f"{name} was {getattr(before, name)}, now {value}"
+                for name, value in vars(config).items()
+                if getattr(before, name) != value
+            ]
+            raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; --out needs a folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty and holds no run; choose another --out")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"cannot write to {folder}: permission denied")
+    write_text(existing, config.to_json())
+
+
+def save_model(folder: Path, model: MetaModel, step: int) -> None:
+    """Write the weights of a run."""
+    save_tensors(folder / WEIGHTS, dict(model.state_dict()), {"step": step})
+
+
+def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
+    """The configuration, the model and the number of steps it was trained for."""
+    config = RunConfig.load(folder / CONFIG)
+    if not (folder / WEIGHTS).exists():
+        raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")
+    tensors, numbers = load_tensors(folder / WEIGHTS)
+    model = build_model(config.model)
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    if expected != found:
+        name = min(set(expected.items()) ^ set(found.items()))[0]
+        raise InputError(
+            f"{folder / WEIGHTS} does not fit its configuration: '{name}' has shape "
+            f"{found.get(name, 'missing')}; expected {expected.get(name, 'no such weight')}"
+        )
+    model.load_state_dict(tensors)
+    model.eval()
+    return config, model, int(numbers["step"])
