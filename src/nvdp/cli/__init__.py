@@ -1,0 +1,31 @@
+"""The command line: ``nvdp COMMAND --help`` teaches each command."""
+
+import sys
+
+import typer
+
+from nvdp.errors import InputError
+
+app = typer.Typer(
+    help="Bayesian meta-learning with Neural Variational Dropout Processes.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+
+def main() -> None:
+    """Run the command line; bad input is one line on standard error and exit code 2."""
+    from nvdp.cli import paper, runs  # noqa: F401  (they add their commands to the app)
+
+    try:
+        app()
+    except InputError as error:
+        print(f"nvdp: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"nvdp: {place}{error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)

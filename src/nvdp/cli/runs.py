@@ -1,0 +1,170 @@
+"""Commands about runs: train, eval, info, plot, models."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nvdp.cli import app
+
+Run = Annotated[Path, typer.Argument(help="The folder of a run, as --out of `nvdp train` left it.")]
+
+
+@app.command()
+def train(
+    task: Annotated[str, typer.Argument(help="The family of tasks: gp or trig.")],
+    out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
+    model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. [default: nvdp]")] = None,
+    variance: Annotated[
+        str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(help="quick (minutes), cpu, paper (as printed), released (the authors' KL). [default: cpu]"),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps. [default: the preset's]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. [default: 0]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="variational-prior, neural-process or log-uniform. [default: the model's]")
+    ] = None,
+    kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
+    kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
+    rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
+    decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
+    weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
+    devices: Annotated[int, typer.Option(help="Number of devices or processes.")] = 1,
+    precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
+    threads: Annotated[int | None, typer.Option(help="PyTorch threads. [default: 1 on small machines]")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train a model on a family of tasks.
+
+    Leaves config.json, model.safetensors, log.csv and checkpoint/ in --out. Ctrl-C saves and stops; the same command
+    with --resume goes on as if it had never stopped.
+
+    Example: nvdp train gp --model nvdp --preset quick --out runs/first
+    """
+    from nvdp.data.registry import task_source
+    from nvdp.training.config import RunConfig, preset_config
+    from nvdp.training.run_folder import CONFIG
+    from nvdp.training.trainer import Machine
+    from nvdp.training.trainer import train as run_training
+
+    task_source(task)
+    if resume and (out / CONFIG).exists():
+        config = RunConfig.load(out / CONFIG)
+    else:
+        config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned")
+    architecture = {
+        "name": model,
+        "variance": variance,
+        "rate_bounds": rate_bounds,
+        "decoder_sees": decoder_sees,
+    }
+    settings = {
+        "task": task,
+        "preset": preset,
+        "steps": steps,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "objective": objective,
+        "weight_average": weight_average,
+    }
+    config = replace(
+        config,
+        model=replace(config.model, **_given(architecture)),
+        kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
+        **_given(settings),
+    )
+    outcome = run_training(
+        config, out, resume, Machine(device, devices, precision, threads), progress=not quiet
+    )
+    for note in outcome.notes:
+        typer.echo(f"note: {note}", err=True)
+    if outcome.stopped_by is not None:
+        typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; go on with --resume", err=True)
+        raise typer.Exit(128 + outcome.stopped_by)
+    typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+@app.command("eval")
+def evaluate(
+    run: Run,
+    tasks: Annotated[int, typer.Option(help="Validation tasks (the first so many of a fixed set).")] = 2_048,
+    seed: Annotated[int | None, typer.Option(help="Which validation set. [default: the published one]")] = None,
+    samples: Annotated[int, typer.Option(help="Sampled functions per task.")] = 16,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+) -> None:
+    """Score a run on the fixed validation set, beside the exact GP where there is one.
+
+    LL is over all points, RLL over the context, PLL over the targets; higher is better.
+    """
+    from nvdp.evaluation import VALIDATION_SEED, evaluate_run
+    from nvdp.runtime import keep_freed_memory, use_threads
+
+    keep_freed_memory()
+    use_threads()
+    evaluation = evaluate_run(run, tasks, VALIDATION_SEED if seed is None else seed, samples)
+    if as_json:
+        typer.echo(json.dumps(evaluation))
+        return
+    table = Table(title=f"{evaluation['model']} on {evaluation['task']}, {evaluation['tasks']} tasks")
+    oracle = evaluation.get("oracle", {})
+    for column in ("", "mean parameters", "E log p", "log E p", "± s.e.", *(["oracle"] if oracle else [])):
+        table.add_column(column, justify="right")
+    for name, row in evaluation["scores"].items():
+        numbers = [row[key] for key in ("mean_parameters", "expected_log", "log_expected", "stderr")]
+        numbers += [oracle[name]] if oracle else []
+        table.add_row(name, *[f"{number:.3f}" for number in numbers])
+    Console().print(table)
+    coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
+    typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
+    rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
+    typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
+
+
+@app.command()
+def info(run: Run) -> None:
+    """Say what a run is: its configuration, progress and size."""
+    from nvdp.models.registry import build_model
+    from nvdp.training.checkpoint import checkpoint_paths
+    from nvdp.training.config import RunConfig
+    from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS
+
+    config = RunConfig.load(run / CONFIG)
+    parameters = sum(p.numel() for p in build_model(config.model).parameters())
+    typer.echo(config.to_json(), nl=False)
+    state = "finished" if (run / WEIGHTS).exists() else "unfinished"
+    saved = [path.stem.removeprefix("step-").lstrip("0") or "0" for path in checkpoint_paths(run / CHECKPOINTS)]
+    typer.echo(f"{state}; {parameters} parameters; checkpoints at steps {', '.join(saved) or 'none'}")
+
+
+@app.command()
+def models(
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
+) -> None:
+    """List the models by name."""
+    from nvdp.models.registry import MODELS
+
+    rows = [
+        {"name": s.name, "tasks": list(s.tasks), "objective": s.objective, "summary": s.summary}
+        for s in MODELS.values()
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    table = Table("name", "trained by", "what it is")
+    for row in rows:
+        table.add_row(str(row["name"]), str(row["objective"]), str(row["summary"]))
+    Console().print(table)

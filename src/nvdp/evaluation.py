@@ -1,0 +1,56 @@
+"""Scores of a finished run on its fixed validation set, with the oracle's beside them where there is one."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from nvdp.data.gp import GPTaskBatch
+from nvdp.data.registry import task_source
+from nvdp.data.source import VALIDATION_CHUNK, validation_tasks
+from nvdp.errors import InputError
+from nvdp.metrics import RegressionScores, evaluate_regression
+from nvdp.models.config import ModelConfig
+from nvdp.tasks import TaskBatch
+from nvdp.training.run_folder import load_run
+
+VALIDATION_SEED = 20_220  # names the validation set of all published numbers
+DEFAULT_TASKS, DEFAULT_SAMPLES = 2_048, 16
+
+
+def evaluate_run(
+    folder: Path, tasks: int = DEFAULT_TASKS, seed: int = VALIDATION_SEED, samples: int = DEFAULT_SAMPLES
+) -> dict[str, Any]:
+    """What ``nvdp eval`` prints: one object with scores in three flavours, calibration, spread and rates."""
+    if tasks < 1 or samples < 1:
+        raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
+    config, model, step = load_run(folder)
+    oracle = _OracleScores(config.model)
+    batches = validation_tasks(task_source(config.task), seed, tasks)
+    result = evaluate_regression(model, oracle.watch(batches), samples, seed)
+    evaluation = {
+        "model": config.model.name,
+        "task": config.task,
+        "variance": config.model.variance,
+        "steps": step,
+        "validation": {"seed": seed, "chunk": VALIDATION_CHUNK},
+        **result,
+    }
+    if oracle.scores.moments:
+        evaluation["oracle"] = {name: row["oracle"] for name, row in oracle.scores.scores().items()}
+    return evaluation
+
+
+class _OracleScores:
+    """Scores the exact posterior on batches as they pass by, with the models' own limits on σ."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.scores = RegressionScores()
+        fixed = config.variance == "fixed"
+        self._limits: dict[str, Any] = {"fixed_std": 1.0} if fixed else {"min_std": config.min_std}
+
+    def watch(self, batches: Iterable[TaskBatch]) -> Iterator[TaskBatch]:
+        for tasks in batches:
+            if isinstance(tasks, GPTaskBatch):
+                log_prob = tasks.oracle(**self._limits).log_prob(tasks.y.double())[0]
+                self.scores.add_log_likelihoods("oracle", log_prob, tasks)
+            yield tasks

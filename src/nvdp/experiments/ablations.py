@@ -1,0 +1,39 @@
+"""What matters in NVDP's training, one change at a time from the default: KL scale, prior, rate bounds, decoder."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.objectives import KLScale
+from nvdp.training.config import RunConfig, preset_config
+
+_STEPS = {"quick": 150, "cpu": 5_000, "paper": 500_000}
+_TASKS = {"quick": 64, "cpu": 1_024, "paper": 50_000}
+
+KL_SCALES = {
+    "kl-none": KLScale("elbo", 0.0),
+    "kl-released-1.4": KLScale("released", 1.4),
+    "kl-elbo-0.001": KLScale("elbo", 0.001),
+    "kl-elbo-0.01": KLScale("elbo", 0.01),
+    "kl-elbo-0.1": KLScale("elbo", 0.1),
+    "kl-elbo-1": KLScale("elbo", 1.0),
+    "kl-text-1": KLScale("text", 1.0),
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "bounds-clip": {"rate_bounds": "clip"},
+    "decoder-x,r": {"decoder_sees": "x,r"},
+}
+
+
+def plan(budget: str) -> Sequence[PlannedRun]:
+    """One short run for each change."""
+    base = preset_config("gp", "nvdp", budget, steps=_STEPS[budget])
+    runs: dict[str, RunConfig] = {name: replace(base, kl=scale) for name, scale in KL_SCALES.items()}
+    runs["prior-log-uniform"] = replace(base, objective="log-uniform")
+    for name, change in ARCHITECTURES.items():
+        runs[name] = replace(base, model=replace(base.model, **change))
+    return [PlannedRun(name, config, _TASKS[budget]) for name, config in runs.items()]
+
+
+ABLATIONS = Experiment("ablations", "KL scale, prior, rate bounds and decoder, one change at a time", plan)

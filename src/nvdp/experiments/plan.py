@@ -1,0 +1,36 @@
+"""A planned run: a configuration and how to score it. Runs with the same configuration share one folder."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvdp.training.config import RunConfig
+
+BUDGETS = ("quick", "cpu", "paper")
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One row of a table: its name, what to train, on how many validation tasks to score it."""
+
+    name: str
+    config: RunConfig
+    tasks: int
+
+    def folder(self, runs: Path) -> Path:
+        """Where the run lives: the same configuration gives the same place."""
+        digest = hashlib.sha256(self.config.to_json().encode()).hexdigest()[:10]
+        return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure: its runs for a budget, and what to draw once they are done."""
+
+    name: str
+    summary: str
+    plan: Callable[[str], Sequence[PlannedRun]]
+    collect: Callable[[Mapping[str, Path]], Any] | None = None  # run folders by name → JSON for the figure
+    draw: Callable[[Any, Path], Sequence[Path]] | None = None  # that JSON, a PNG's path → files written

@@ -1,0 +1,158 @@
+"""A queue of runs: each a process with one thread, resumable, never repeated, its result one JSON file."""
+
+import csv
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import nvdp
+from nvdp.errors import InputError
+from nvdp.evaluation import evaluate_run
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.training.config import RunConfig
+from nvdp.training.files import write_text
+from nvdp.training.run_folder import LOG
+from nvdp.training.trainer import Machine, train
+
+POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one worker process is asked to do."""
+
+    what: str
+    name: str
+    budget: str
+    config: RunConfig
+    tasks: int
+    folder: str
+    result: str
+    device: str
+
+
+def result_path(out: Path, what: str, budget: str, name: str) -> Path:
+    """Where a run's result goes."""
+    return out / what / f"{budget}-{name}.json"
+
+
+def work_off(
+    experiment: Experiment, budget: str, out: Path, runs: Path, jobs: int = 1, device: str = "auto"
+) -> dict[str, Path]:
+    """Do every run of an experiment that is not done; the run folders by name."""
+    plan = experiment.plan(budget)
+    orders = [
+        Order(
+            experiment.name,
+            run.name,
+            budget,
+            run.config,
+            run.tasks,
+            str(run.folder(runs)),
+            str(result_path(out, experiment.name, budget, run.name)),
+            device,
+        )
+        for run in plan
+    ]
+    waiting = [order for order in orders if not _finished(order)]
+    _run_processes(experiment.name, plan, waiting, runs, jobs)
+    return {run.name: run.folder(runs) for run in plan}
+
+
+def _finished(order: Order) -> bool:
+    path = Path(order.result)
+    if not path.exists():
+        return False
+    before = json.loads(path.read_text())
+    if before["config"] != asdict(order.config):
+        raise InputError(f"{path} holds the result of another configuration; move it away or choose another --out")
+    return bool(before["evaluation"]["tasks"] == order.tasks)
+
+
+def _run_processes(
+    title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int
+) -> None:
+    active: dict[subprocess.Popen[str], Order] = {}
+    failed: list[str] = []
+    total = sum(run.config.steps for run in plan)
+    with Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[state]}"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    ) as bar:
+        whole = bar.add_task(title, total=total, state="")
+        try:
+            while waiting or active:
+                while waiting and len(active) < jobs:
+                    order = waiting.pop(0)
+                    active[_start(order)] = order
+                time.sleep(POLL_SECONDS)
+                for process in [p for p in active if p.poll() is not None]:
+                    order = active.pop(process)
+                    if process.returncode:
+                        assert process.stderr is not None
+                        reason = process.stderr.read().strip().splitlines()[-1:]
+                        failed.append(f"{order.name}: {' '.join(reason) or process.returncode}")
+                done = sum(_steps_done(run.folder(runs)) for run in plan)
+                names = ", ".join(order.name for order in active.values())
+                bar.update(whole, completed=done, state=f"{len(waiting)} waiting; {names}")
+        except BaseException:
+            for process in active:
+                process.send_signal(signal.SIGTERM)
+            for process in active:
+                process.wait()
+            raise
+    if failed:
+        raise InputError(f"{len(failed)} of {len(plan)} runs failed: {'; '.join(failed)}")
+
+
+def _start(order: Order) -> "subprocess.Popen[str]":
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    values = asdict(order)
+    command = [sys.executable, "-m", "nvdp.experiments.worker", json.dumps(values)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def _steps_done(folder: Path) -> int:
+    try:
+        with (folder / LOG).open() as file:
+            rows = list(csv.reader(file))
+        return int(rows[-1][0]) if len(rows) > 1 else 0
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def carry_out(order: Order) -> None:
+    """Train (or go on training), score, and write the result file."""
+    folder = Path(order.folder)
+    outcome = train(order.config, folder, resume=True, machine=Machine(device=order.device, threads=1))
+    if outcome.stopped_by is not None:
+        raise InputError(f"stopped by signal {outcome.stopped_by} at step {outcome.step}")
+    result: dict[str, Any] = {
+        "what": order.what,
+        "name": order.name,
+        "budget": order.budget,
+        "seed": order.config.seed,
+        "steps": outcome.step,
+        "seconds": round(outcome.seconds, 1),
+        "versions": {"nvdp": nvdp.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "config": asdict(order.config),
+        "evaluation": evaluate_run(folder, order.tasks),
+    }
+    path = Path(order.result)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(result, indent=1) + "\n")

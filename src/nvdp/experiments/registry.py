@@ -1,0 +1,16 @@
+"""The experiments by name."""
+
+from nvdp.errors import unknown_name
+from nvdp.experiments.ablations import ABLATIONS
+from nvdp.experiments.learning import LEARNING
+from nvdp.experiments.plan import Experiment
+from nvdp.experiments.table1 import TABLE1
+
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (TABLE1, LEARNING, ABLATIONS)}
+
+
+def experiment_named(name: str) -> Experiment:
+    """The experiment of that name."""
+    if name not in EXPERIMENTS:
+        raise unknown_name("experiment", name, EXPERIMENTS)
+    return EXPERIMENTS[name]
