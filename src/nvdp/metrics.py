@@ -94,9 +94,7 @@ class RegressionScores:
     def _add(self, group: str, name: str, values: Tensor) -> None:
         self.moments.setdefault((group, name), RunningMoments()).add(values)
 
-    def add_log_likelihoods(
-        self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch
-    ) -> None:
+    def add_log_likelihoods(self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in pointwise log-likelihoods of one flavour."""
         for metric, points in (("LL", tasks.whole), ("RLL", tasks.context), ("PLL", tasks.target)):
             self._add(metric, flavour, task_means(log_prob, points.mask))
@@ -146,9 +144,7 @@ def evaluate_regression(
         tasks = batch.to(device).to(dtype)
         posterior = model.adapt(tasks.context)
         mean = posterior.predict(tasks.x)
-        totals.add_log_likelihoods(
-            "mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks
-        )
+        totals.add_log_likelihoods("mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks)
         generator = derived_generator(seed, "evaluation", index, device=device)
         totals.add_samples(posterior.predict(tasks.x, samples, generator), tasks)
         if isinstance(posterior, DropoutPosterior):

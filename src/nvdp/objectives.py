@@ -33,15 +33,11 @@ class KLScale:
 
     def __post_init__(self) -> None:
         if self.reduction not in KL_REDUCTIONS:
-            raise InputError(
-                f"unknown KL reduction '{self.reduction}'; there are {', '.join(KL_REDUCTIONS)}"
-            )
+            raise InputError(f"unknown KL reduction '{self.reduction}'; there are {', '.join(KL_REDUCTIONS)}")
         if not self.weight >= 0:
             raise InputError(f"the KL weight is {self.weight}; expected a number of at least 0")
 
-    def __call__(
-        self, kl: Float[Tensor, " task"], size: int, values: Float[Tensor, " task"]
-    ) -> Float[Tensor, " task"]:
+    def __call__(self, kl: Float[Tensor, " task"], size: int, values: Float[Tensor, " task"]) -> Float[Tensor, " task"]:
         """The weighted KL of each task; `size` numbers in φ, `values` target values."""
         if self.reduction == "text":
             return self.weight * kl

@@ -16,6 +16,7 @@ from torch.distributions import Distribution, Normal, kl_divergence, register_kl
 
 from nvdp.errors import InputError
 from nvdp.nn.dropout_linear import DropoutNetwork, LocalNoise, MeanWeights, SampledWeights, WayThrough
+from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
 from nvdp.nn.mlp import ConditionedMLP
 from nvdp.nn.rates import LayerRates
@@ -62,9 +63,7 @@ class Posterior(Distribution):
         log_prob = gaussian_log_prob(points.y, mean, std).sum(-1)
         return (log_prob * points.mask).sum(-1)
 
-    def predict(
-        self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None
-    ) -> Prediction:
+    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
         """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
 
         ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
@@ -103,9 +102,11 @@ class DropoutPosterior(Posterior):
         likelihood: GaussianLikelihood,
         x_dim: int,
         representation: Float[Tensor, "task r"] | None = None,
+        engine: Engine = FUSED,
     ) -> None:
         super().__init__(len(rates[0].rows), x_dim, likelihood)
         self.rates, self.network, self.representation = tuple(rates), network, representation
+        self.engine = engine
 
     @property
     def size(self) -> int:
@@ -122,7 +123,7 @@ class DropoutPosterior(Posterior):
 
     def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Outputs by local reparameterisation."""
-        return self._through(x, LocalNoise(generator))
+        return self._through(x, LocalNoise(generator, self.engine.local_noise))
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs of sampled weights, a bounded number of weights at a time."""
@@ -199,27 +200,10 @@ class PointPosterior(Posterior):
         return outputs.expand(samples, *outputs.shape)
 
 
-def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
-    """KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)), eq. 4, element by element; θ cancels.
-
-    With v = P(1−P), d = P − P̂ and δ = (v − v̂)/v̂ = d (1 − P − P̂)/v̂ the divergence is
-    ½ [δ − log(1 + δ) + d²/v̂], which is exact at P = P̂ and loses no digits near it.
-
-    >>> dropout_kl(torch.tensor(0.3), torch.tensor(0.3)).item()
-    0.0
-    """
-    d, v_hat = p - p_hat, p_hat * (1 - p_hat)
-    delta = d * (1 - p - p_hat) / v_hat
-    return 0.5 * (delta - torch.log1p(delta) + d.square() / v_hat)
-
-
 @register_kl(DropoutPosterior, DropoutPosterior)
 def _kl_dropout(q: DropoutPosterior, p: DropoutPosterior) -> Float[Tensor, " task"]:
-    total = q.rates[0].layer.new_zeros(q.batch_shape)
-    for q_layer, p_layer in zip(q.rates, p.rates, strict=True):
-        total = total + dropout_kl(q_layer.weight(), p_layer.weight()).sum((-2, -1))
-        total = total + dropout_kl(q_layer.bias(), p_layer.bias()).sum(-1)
-    return total
+    layers = [q.engine.kl(*pair) for pair in zip(q.rates, p.rates, strict=True)]
+    return torch.stack(layers).sum(0)
 
 
 @register_kl(LatentPosterior, LatentPosterior)

@@ -61,7 +61,5 @@ class Prediction:
 
     def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "sample *task point y"]:
         """One noisy observation of each sampled function at every point."""
-        noise = torch.randn(
-            self.functions.shape, generator=generator, dtype=self.stds.dtype, device=self.stds.device
-        )
+        noise = torch.randn(self.functions.shape, generator=generator, dtype=self.stds.dtype, device=self.stds.device)
         return torch.addcmul(self.functions, self.stds, noise)

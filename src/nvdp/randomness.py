@@ -21,8 +21,6 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def derived_generator(
-    seed: int, *purpose: str | int, device: torch.device | str = "cpu"
-) -> torch.Generator:
+def derived_generator(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A fresh generator seeded by :func:`derived_seed`."""
     return torch.Generator(device=device).manual_seed(derived_seed(seed, *purpose))

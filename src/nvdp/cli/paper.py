@@ -1,4 +1,4 @@
-"""Commands about the paper: reproduce a table or figure."""
+"""Commands about the paper: reproduce a table or figure, and the page of results."""
 
 import json
 from pathlib import Path
@@ -40,3 +40,28 @@ def reproduce(
         write_text(data, json.dumps(experiment.collect(folders)) + "\n")
         for path in experiment.draw(json.loads(data.read_text()), out / what / f"{what}.png"):
             typer.echo(f"drew {path}")
+
+
+@app.command()
+def report(
+    results: Annotated[Path, typer.Argument(help="The folder of result files, as `nvdp reproduce` left it.")],
+    out: Annotated[Path, typer.Option(help="The Markdown page to write; figures go beside it.")],
+    budget: Annotated[str, typer.Option(help="Which budget's results.")] = "cpu",
+    readme: Annotated[Path | None, typer.Option(help="Also renew the results table of this README.")] = None,
+) -> None:
+    """Build the results page and its figures from the result files alone."""
+    from nvdp.experiments.registry import EXPERIMENTS
+    from nvdp.experiments.report import readme_block, results_page, with_block
+    from nvdp.training.files import write_text
+
+    page = results_page(results, budget)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    for experiment in EXPERIMENTS.values():
+        data = results / experiment.name / f"{budget}-figure.json"
+        if experiment.draw is not None and data.exists():
+            experiment.draw(json.loads(data.read_text()), out.parent / "figures" / f"{experiment.name}.png")
+    write_text(out, page)
+    typer.echo(f"wrote {out}")
+    if readme is not None:
+        write_text(readme, with_block(readme.read_text(), readme_block(results, budget)))
+        typer.echo(f"renewed the table in {readme}")

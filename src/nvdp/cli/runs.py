@@ -19,9 +19,7 @@ def train(
     task: Annotated[str, typer.Argument(help="The family of tasks: gp or trig.")],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
     model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. [default: nvdp]")] = None,
-    variance: Annotated[
-        str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")
-    ] = None,
+    variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")] = None,
     preset: Annotated[
         str | None,
         typer.Option(help="quick (minutes), cpu, paper (as printed), released (the authors' KL). [default: cpu]"),
@@ -31,7 +29,8 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
     learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
     objective: Annotated[
-        str | None, typer.Option(help="variational-prior, neural-process or log-uniform. [default: the model's]")
+        str | None,
+        typer.Option(help="variational-prior, neural-process or log-uniform. [default: the model's]"),
     ] = None,
     kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
     kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
@@ -83,9 +82,7 @@ def train(
         kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
         **_given(settings),
     )
-    outcome = run_training(
-        config, out, resume, Machine(device, devices, precision, threads), progress=not quiet
-    )
+    outcome = run_training(config, out, resume, Machine(device, devices, precision, threads), progress=not quiet)
     for note in outcome.notes:
         typer.echo(f"note: {note}", err=True)
     if outcome.stopped_by is not None:
@@ -132,6 +129,32 @@ def evaluate(
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
     typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
+
+
+@app.command()
+def plot(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The PNG to write; a PDF goes beside it.")] = Path("functions.png"),
+    seed: Annotated[int, typer.Option(help="Which three functions.")] = 0,
+) -> None:
+    """Draw what a model of GP functions predicts from five points of three new functions, beside the exact GP."""
+    from dataclasses import replace as changed
+
+    from nvdp.errors import InputError
+    from nvdp.plots import figure_functions, five_point_task, gp_function_panel, oracle_panel
+    from nvdp.training.run_folder import load_run
+
+    config, model, _ = load_run(run)
+    if config.task != "gp":
+        raise InputError(f"{run} was trained on {config.task}; nvdp plot draws models of gp functions")
+    panels = []
+    for column in range(3):
+        task = five_point_task(seed + column)
+        title = f"new function {column + 1}"
+        panels.append(gp_function_panel(model, title, config.model.name.upper(), task))
+        panels.append(changed(oracle_panel(task, "exact GP"), title=title))
+    for path in figure_functions(panels, out):
+        typer.echo(f"drew {path}")
 
 
 @app.command()

@@ -28,9 +28,7 @@ class GPTaskBatch(TaskBatch):
     length_scale: Float[Tensor, " task"]
     signal_scale: Float[Tensor, " task"]
 
-    def kernel(
-        self, x: Float[Tensor, "task m x"], other: Float[Tensor, "task n x"]
-    ) -> Float[Tensor, "task m n"]:
+    def kernel(self, x: Float[Tensor, "task m x"], other: Float[Tensor, "task n x"]) -> Float[Tensor, "task m n"]:
         """k(x, x') of each task."""
         return rbf_kernel(x, other, self.length_scale, self.signal_scale)
 

@@ -81,9 +81,7 @@ def _finished(order: Order) -> bool:
     return bool(before["evaluation"]["tasks"] == order.tasks)
 
 
-def _run_processes(
-    title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int
-) -> None:
+def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
     active: dict[subprocess.Popen[str], Order] = {}
     failed: list[str] = []
     total = sum(run.config.steps for run in plan)
@@ -149,7 +147,11 @@ def carry_out(order: Order) -> None:
         "seed": order.config.seed,
         "steps": outcome.step,
         "seconds": round(outcome.seconds, 1),
-        "versions": {"nvdp": nvdp.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "nvdp": nvdp.__version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
         "config": asdict(order.config),
         "evaluation": evaluate_run(folder, order.tasks),
     }

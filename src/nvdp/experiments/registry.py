@@ -2,11 +2,13 @@
 
 from nvdp.errors import unknown_name
 from nvdp.experiments.ablations import ABLATIONS
+from nvdp.experiments.figure2 import FIGURE2
+from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.learning import LEARNING
 from nvdp.experiments.plan import Experiment
 from nvdp.experiments.table1 import TABLE1
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (TABLE1, LEARNING, ABLATIONS)}
+EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (TABLE1, FIGURE2, FIGURE9, LEARNING, ABLATIONS)}
 
 
 def experiment_named(name: str) -> Experiment:

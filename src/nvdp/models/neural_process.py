@@ -33,9 +33,7 @@ class NeuralProcess(MetaModel):
         condition = self.encoder.size - self.latent_inputs
         if latent:
             hidden = nn.Linear(self.latent_inputs, config.representation)
-            self.latent_head = nn.Sequential(
-                hidden, nn.ReLU(), nn.Linear(config.representation, 2 * config.latent)
-            )
+            self.latent_head = nn.Sequential(hidden, nn.ReLU(), nn.Linear(config.representation, 2 * config.latent))
             condition += config.latent
         self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
         self.network = ConditionedMLP(

@@ -6,6 +6,7 @@ from torch import Tensor
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.nn.dropout_linear import DropoutNetwork
+from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import RateBounds, RateNetwork
 from nvdp.nn.sets import MeanSetEncoder
@@ -16,8 +17,10 @@ class NVDP(MetaModel):
     """Set encoder → rate networks → dropout posterior over the agent's weights.
 
     With ``decoder_sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
-    receives the set representation.
+    receives the set representation. ``engine`` says how the layers are computed; it changes speed, not results.
     """
+
+    engine: Engine = FUSED
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -48,6 +51,5 @@ class NVDP(MetaModel):
     def posterior(self, representation: Float[Tensor, "task r"]) -> DropoutPosterior:
         """q(φ | D_C) from r."""
         seen = representation if self.config.decoder_sees == "x,r" else None
-        return DropoutPosterior(
-            self.rates(representation), self.network, self.likelihood, self.config.x_dim, seen
-        )
+        rates = self.rates(representation)
+        return DropoutPosterior(rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)

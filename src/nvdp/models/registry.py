@@ -27,7 +27,10 @@ class ModelSpec:
 
 _SPECS = (
     ModelSpec(
-        "nvdp", NVDP, "variational-prior", "Neural Variational Dropout Process: the context sets dropout rates"
+        "nvdp",
+        NVDP,
+        "variational-prior",
+        "Neural Variational Dropout Process: the context sets dropout rates",
     ),
     ModelSpec(
         "cnp",

@@ -7,8 +7,9 @@
   used for training; its outputs are *not* function samples, as every point has its own noise.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, cast
 
 import torch
 from jaxtyping import Float
@@ -67,32 +68,43 @@ class SampledWeights:
         return inputs @ weight + bias.unsqueeze(-2)
 
     def _draw(self, theta: Tensor, rate: Tensor) -> Tensor:
-        noise = torch.randn(
-            self.samples, *rate.shape, generator=self.generator, dtype=rate.dtype, device=rate.device
-        )
+        noise = torch.randn(self.samples, *rate.shape, generator=self.generator, dtype=rate.dtype, device=rate.device)
         return torch.addcmul((1 - rate) * theta, (rate * (1 - rate)).sqrt() * theta, noise)
+
+
+def local_noise(
+    layer: DropoutLinear,
+    inputs: Float[Tensor, "task point k"],
+    rates: LayerRates,
+    noise: Float[Tensor, "task point d"],
+) -> Float[Tensor, "task point d"]:
+    """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise by plain autograd: the reference for every faster way."""
+    mean_weight, mean_bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
+    # P(1−P)θ² = ((1−P)θ) · (Pθ) = mean · (θ − mean)
+    variance_weight = mean_weight * (layer.weight - mean_weight)
+    variance_bias = mean_bias * (layer.bias - mean_bias)
+    mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
+    variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
+    # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
+    return torch.addcmul(mean, (variance + 1e-10).sqrt(), noise)
+
+
+LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tensor]
 
 
 class LocalNoise:
     """B ~ N(A (1−P)θ, A² P(1−P)θ²), drawn for every point on its own."""
 
-    def __init__(self, generator: torch.Generator | None = None) -> None:
-        self.generator = generator
+    def __init__(self, generator: torch.Generator | None = None, compute: LocalNoiseFunction = local_noise) -> None:
+        self.generator, self.compute = generator, compute
 
     def __call__(
         self, layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
     ) -> Float[Tensor, "task point d"]:
         """Noisy pre-activations."""
-        keep, keep_bias = 1 - rates.weight(), 1 - rates.bias()
-        mean_weight, mean_bias = keep * layer.weight, keep_bias * layer.bias
-        # P(1−P)θ² = ((1−P)θ) · (Pθ) = mean · (θ − mean)
-        variance_weight = mean_weight * (layer.weight - mean_weight)
-        variance_bias = mean_bias * (layer.bias - mean_bias)
-        mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
-        variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
-        noise = torch.randn(mean.shape, generator=self.generator, dtype=mean.dtype, device=mean.device)
-        # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
-        return torch.addcmul(mean, (variance + 1e-10).sqrt(), noise)
+        shape = (*inputs.shape[:-1], layer.shape[1])
+        noise = torch.randn(shape, generator=self.generator, dtype=inputs.dtype, device=inputs.device)
+        return self.compute(layer, inputs, rates, noise)
 
 
 class DropoutNetwork(nn.Module):
@@ -101,19 +113,20 @@ class DropoutNetwork(nn.Module):
     def __init__(self, sizes: Sequence[int], activation: str) -> None:
         super().__init__()
         self.activation = activation_named(activation)
-        self.layers = nn.ModuleList(
-            DropoutLinear(k, d) for k, d in zip(sizes[:-1], sizes[1:], strict=True)
-        )
+        self.layers = nn.ModuleList(DropoutLinear(k, d) for k, d in itertools.pairwise(sizes))
 
     @property
     def layer_shapes(self) -> list[tuple[int, int]]:
         """(K, D) of every layer."""
-        return [layer.shape for layer in self.layers]
+        return [layer.shape for layer in self._dropout_layers()]
+
+    def _dropout_layers(self) -> Iterable[DropoutLinear]:
+        return cast(Iterable[DropoutLinear], self.layers)
 
     def forward(self, x: Tensor, rates: Sequence[LayerRates], way: WayThrough) -> Tensor:
         """Outputs at x, shape (*sample, task, point, outputs)."""
         h = x
-        for index, (layer, layer_rates) in enumerate(zip(self.layers, rates, strict=True)):
+        for index, (layer, layer_rates) in enumerate(zip(self._dropout_layers(), rates, strict=True)):
             if index:
                 h = self.activation(h)
             h = way(layer, h, layer_rates)

@@ -104,14 +104,13 @@ class ConditionedMLP(nn.Module):
     share is computed once per task.
     """
 
-    def __init__(
-        self, inputs: int, condition: int, width: int, layers: int, outputs: int, activation: str
-    ) -> None:
+    def __init__(self, inputs: int, condition: int, width: int, layers: int, outputs: int, activation: str) -> None:
         super().__init__()
         self.activation = activation_named(activation)
         self.first_x = fan_in_uniform(inputs, width, fan_in=inputs + condition)
         self.first_condition = nn.Linear(condition, width)
-        nn.init.uniform_(self.first_condition.weight, *[b / math.sqrt(inputs + condition) for b in (-1, 1)])
+        bound = 1 / math.sqrt(inputs + condition)
+        nn.init.uniform_(self.first_condition.weight, -bound, bound)
         self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(layers - 1))
         self.last = nn.Linear(width, outputs)
 

@@ -62,6 +62,26 @@ class LayerRates:
         return self.bounds(self.columns * self.layer)
 
 
+def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
+    """KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)), eq. 4, element by element; θ cancels.
+
+    With v = P(1−P), d = P − P̂ and δ = (v − v̂)/v̂ = d (1 − P − P̂)/v̂ the divergence is
+    ½ [δ − log(1 + δ) + d²/v̂], which is exact at P = P̂ and loses no digits near it.
+
+    >>> dropout_kl(torch.tensor(0.3), torch.tensor(0.3)).item()
+    0.0
+    """
+    d, v_hat = p - p_hat, p_hat * (1 - p_hat)
+    delta = d * (1 - p - p_hat) / v_hat
+    return 0.5 * (delta - torch.log1p(delta) + d.square() / v_hat)
+
+
+def layer_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:
+    """KL of one layer's weights and biases, summed: eq. 4."""
+    weights = dropout_kl(q.weight(), p.weight()).sum((-2, -1))
+    return weights + dropout_kl(q.bias(), p.bias()).sum(-1)
+
+
 class RateNetwork(nn.Module):
     """One meta-network g per layer of the agent, r ↦ (a, b, c), and a learned temperature τ for each.
 
@@ -93,5 +113,6 @@ class RateNetwork(nn.Module):
         rates = []
         for shape, head, h, tau in zip(self.layer_shapes, self.heads, hidden, temperature, strict=True):
             experts = torch.sigmoid(head(h) / tau)  # s(·) of (a, b, c)
-            rates.append(LayerRates(*experts.split([*shape, 1], dim=-1), self.bounds))
+            rows, columns, layer = experts.split([*shape, 1], dim=-1)
+            rates.append(LayerRates(rows, columns, layer, self.bounds))
         return tuple(rates)

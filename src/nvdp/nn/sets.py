@@ -27,9 +27,7 @@ class MeanSetEncoder(nn.Module):
         paths: int = 1,
     ) -> None:
         super().__init__()
-        self.features = nn.ModuleList(
-            MLP(x_dim + y_dim, width, layers, activation, residual) for _ in range(paths)
-        )
+        self.features = nn.ModuleList(MLP(x_dim + y_dim, width, layers, activation, residual) for _ in range(paths))
         self.count_feature = count_feature
         self.size = paths * width + count_feature
 

@@ -48,9 +48,7 @@ class RunConfig:
         if not self.learning_rate > 0:
             raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
         if self.version != FORMAT_VERSION:
-            raise InputError(
-                f"the configuration has format version {self.version}; this nvdp reads {FORMAT_VERSION}"
-            )
+            raise InputError(f"the configuration has format version {self.version}; this nvdp reads {FORMAT_VERSION}")
 
     def to_json(self) -> str:
         """The text of config.json."""
@@ -90,7 +88,7 @@ def _record(kind: type[T], values: dict[str, Any], origin: str) -> T:
         raise InputError(f"{origin}: {error}") from None
 
 
-TOY = {
+TOY: dict[str, Any] = {
     "width": 12,
     "layers": 2,
     "representation": 12,
@@ -120,7 +118,7 @@ def preset_config(task: str, model: str, preset: str, variance: str = "learned",
     if preset not in _PRESETS:
         raise unknown_name("preset", preset, _PRESETS)
     spec = model_spec(model)
-    architecture = dict(TOY) if task == "trig" else {}
+    architecture: dict[str, Any] = dict(TOY) if task == "trig" else {}
     if preset == "released":
         architecture["rate_bounds"] = "clip"
     config = RunConfig(

@@ -28,4 +28,8 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file as a whole."""
-    write_whole(path, lambda beside: beside.write_text(text) and None)
+
+    def write(beside: Path) -> None:
+        beside.write_text(text)
+
+    write_whole(path, write)

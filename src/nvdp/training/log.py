@@ -19,9 +19,7 @@ class RunLog:
         self.path = folder / LOG
         kept = [",".join(COLUMNS)]
         if start and self.path.exists():
-            kept += [
-                line for line in self.path.read_text().splitlines()[1:] if int(line.split(",")[0]) <= start
-            ]
+            kept += [line for line in self.path.read_text().splitlines()[1:] if int(line.split(",")[0]) <= start]
         write_text(self.path, "\n".join(kept) + "\n")
         self._file = self.path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, COLUMNS)

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from torch import nn
+
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import build_model
@@ -41,7 +43,7 @@ def start_run(folder: Path, config: RunConfig, resume: bool) -> None:
     write_text(existing, config.to_json())
 
 
-def save_model(folder: Path, model: MetaModel, step: int) -> None:
+def save_model(folder: Path, model: nn.Module, step: int) -> None:
     """Write the weights of a run."""
     save_tensors(folder / WEIGHTS, dict(model.state_dict()), {"step": step})
 

@@ -162,7 +162,7 @@ def train(
         if checkpoint is None or step > checkpoint.step:
             save()
     if step == config.steps:
-        save_model(folder, average.module if average is not None else model, step)
+        save_model(folder, model if average is None else average.module, step)
     return Outcome(step, before + time.monotonic() - began, stop.signal, tuple(notes))
 
 

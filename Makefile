@@ -1,0 +1,43 @@
+# `make demo` runs the main job, `make test` passes the tests; each installs what it needs into .venv first.
+PYTHON ?= python3.11
+VENV   := .venv
+BIN    := $(VENV)/bin
+DEMO   ?= demo
+
+.PHONY: help install demo test lint docs bench clean
+
+help:
+	@echo "make demo   train an NVDP for two minutes, score it beside the exact GP, draw it"
+	@echo "make test   ruff, type check and all tests"
+	@echo "make lint   ruff and type check alone"
+	@echo "make docs   build the documentation into site/"
+	@echo "make clean  remove .venv and what the other commands made"
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard]'
+	touch $@
+
+install: $(VENV)/installed
+
+demo: install
+	rm -rf $(DEMO)
+	$(BIN)/nvdp train gp --model nvdp --preset quick --out $(DEMO)/run
+	$(BIN)/nvdp eval $(DEMO)/run --tasks 256
+	$(BIN)/nvdp plot $(DEMO)/run --out $(DEMO)/functions.png
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
+clean:
+	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache

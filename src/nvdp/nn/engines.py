@@ -1,0 +1,43 @@
+"""How the conditional-dropout layer and its KL are computed: plain autograd, or hand-derived and low-rank."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor
+
+from nvdp.nn.dropout_linear import DropoutLinear, LocalNoiseFunction, local_noise
+from nvdp.nn.fused import fused_kl, fused_local_noise, low_rank_local_noise
+from nvdp.nn.rates import LayerRates, layer_kl
+
+GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never formed
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The two computations that dominate a training step."""
+
+    name: str
+    local_noise: LocalNoiseFunction
+    kl: Callable[[LayerRates, LayerRates], Float[Tensor, " task"]]
+
+
+def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates, noise: Tensor) -> Tensor:
+    """Hand-derived gradients; low-rank products for a layer too wide for its grid of rates; clipped rates by autograd."""
+    if rates.bounds.kind == "clip":
+        return local_noise(layer, inputs, rates, noise)
+    k, d = layer.shape
+    compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else fused_local_noise
+    experts = (rates.rows, rates.columns, rates.layer)
+    return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
+
+
+def fastest_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:
+    """The KL with its gradient worked out beside it, in chunks; clipped rates by autograd."""
+    if q.bounds.kind == "clip":
+        return layer_kl(q, p)
+    return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor)
+
+
+AUTOGRAD = Engine("autograd", local_noise, layer_kl)
+FUSED = Engine("fused", fastest_local_noise, fastest_kl)

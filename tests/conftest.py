@@ -1,0 +1,60 @@
+"""Shapes are checked while testing: the hook must be in place before anything imports nvdp."""
+
+from jaxtyping import install_import_hook
+
+install_import_hook("nvdp", "shape_checker.check")
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from nvdp.models.config import ModelConfig  # noqa: E402
+from nvdp.tasks import Task, TaskBatch  # noqa: E402
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator():
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture
+def small_config():
+    """A function (name, **changes) -> ModelConfig of a model that is quick to run."""
+
+    def make(name="nvdp", **changes):
+        small = {
+            "width": 8,
+            "layers": 2,
+            "representation": 8,
+            "encoder_layers": 2,
+            "rate_width": 8,
+            "rate_layers": 2,
+            "latent": 4,
+        }
+        return ModelConfig(name, **(small | changes))
+
+    return make
+
+
+@pytest.fixture
+def make_task(generator):
+    """A function (context, target, x_dim, y_dim, dtype) -> Task with random points."""
+
+    def make(context, target, x_dim=1, y_dim=1, dtype=torch.float32):
+        x = torch.randn(context + target, x_dim, generator=generator, dtype=dtype)
+        y = torch.randn(context + target, y_dim, generator=generator, dtype=dtype)
+        return Task(x[:context], y[:context], x[context:], y[context:])
+
+    return make
+
+
+@pytest.fixture
+def ragged_batch(make_task):
+    """A function (x_dim, y_dim, dtype) -> TaskBatch of tasks of four sizes, one of them with no context."""
+
+    def make(x_dim=1, y_dim=1, dtype=torch.float32):
+        sizes = [(5, 3), (0, 4), (9, 1), (2, 6)]
+        return TaskBatch.collate([make_task(c, t, x_dim, y_dim, dtype) for c, t in sizes])
+
+    return make

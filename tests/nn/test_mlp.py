@@ -1,0 +1,69 @@
+import pytest
+import torch
+from torch import nn
+
+from nvdp.errors import InputError
+from nvdp.nn.mlp import ACTIVATIONS, MLP, ConditionedMLP, StackedMLP, activation_named
+
+
+def own_network(stack, copy, activation):
+    """The MLP that one copy of a stack stands for."""
+    inputs, width = stack.weights[0].shape[1:]
+    network = MLP(inputs, width, len(stack.weights), activation, stack.residual).double()
+    with torch.no_grad():
+        for linear, weight, bias in zip(network.linears, stack.weights, stack.biases, strict=True):
+            linear.weight.copy_(weight[copy].mT)
+            linear.bias.copy_(bias[copy, 0])
+        if stack.residual:
+            for norm, scale, shift in zip(network.norms, stack.scales, stack.shifts, strict=True):
+                norm.weight.copy_(scale[copy, 0])
+                norm.bias.copy_(shift[copy, 0])
+    return network
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_a_stack_is_separate_networks_side_by_side(activation, residual, layers):
+    stack = StackedMLP(3, 4, 6, layers, activation, residual).double()
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.uniform_(-1, 1)
+    x = torch.randn(5, 4, dtype=torch.float64)
+    separate = torch.stack([own_network(stack, copy, activation)(x) for copy in range(3)])
+    torch.testing.assert_close(stack(x), separate)
+    assert not torch.allclose(separate[0], separate[1])
+
+
+def test_a_residual_network_starts_with_normalised_blocks():
+    network = MLP(2, 6, 3, "silu", residual=True).double()
+    x = torch.randn(5, 2, dtype=torch.float64)
+    h = network.linears[0](x)
+    for index in (1, 2):
+        h = h + network.linears[index](nn.functional.silu(nn.functional.layer_norm(h, (6,))))
+    torch.testing.assert_close(network(x), nn.functional.silu(nn.functional.layer_norm(h, (6,))))
+
+
+@pytest.mark.parametrize("samples", [(), (3,)])
+def test_a_conditioned_network_is_a_plain_one_on_concatenated_inputs(samples):
+    network = ConditionedMLP(2, 3, 6, 3, 4, "gelu").double()
+    first = nn.Linear(5, 6).double()
+    with torch.no_grad():
+        first.weight.copy_(torch.cat([network.first_x.mT, network.first_condition.weight], dim=1))
+        first.bias.copy_(network.first_condition.bias)
+    plain = nn.Sequential(first, nn.GELU())
+    for hidden in network.hidden:
+        plain.extend([hidden, nn.GELU()])
+    plain.append(network.last)
+
+    x = torch.randn(5, 7, 2, dtype=torch.float64)
+    condition = torch.randn(*samples, 5, 3, dtype=torch.float64)
+    pairs = torch.cat(
+        [x.expand(*samples, 5, 7, 2), condition.unsqueeze(-2).expand(*samples, 5, 7, 3)], dim=-1
+    )
+    torch.testing.assert_close(network(x, condition), plain(pairs))
+
+
+def test_an_unknown_activation_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"'tanhh'.*relu.*mish"):
+        activation_named("tanhh")

@@ -1,0 +1,93 @@
+import pytest
+import torch
+
+from nvdp.errors import InputError
+from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
+
+KINDS = ("affine", "clip")
+
+
+def random_rates(generator, kind, floor=0.01):
+    experts = [torch.rand(3, n, generator=generator, dtype=torch.float64) for n in (6, 5, 1)]
+    return LayerRates(*experts, RateBounds(kind, floor))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("scale", [1.0, 1e3, 1e30])
+def test_rates_stay_inside_the_papers_interval_for_any_logits(kind, scale):
+    network = RateNetwork(4, [(3, 8), (8, 2)], 8, 2, "leaky_relu", bounds=RateBounds(kind))
+    with torch.no_grad():
+        for head in network.heads:
+            head.bias.copy_(scale * torch.where(torch.arange(len(head.bias)) % 2 == 0, 1.0, -1.0))
+            head.bias[-1] = scale  # an open layer expert, so that large rates occur too
+        for rates in network(torch.randn(5, 4)):
+            for p in (rates.weight(), rates.bias()):
+                assert p.min() >= 0.01
+                assert p.max() <= 0.99
+                if scale > 1:
+                    assert p.min() < 0.011
+                    assert p.max() > 0.989
+
+
+def test_affine_rates_are_rank_one_plus_a_constant_and_clipped_ones_are_not(generator):
+    affine, clip = (random_rates(generator, kind, 0.1).weight() for kind in KINDS)
+    assert torch.linalg.matrix_rank(affine - 0.1, rtol=1e-10).tolist() == [1, 1, 1]
+    assert torch.linalg.matrix_rank(affine, rtol=1e-10).tolist() == [2, 2, 2]
+    assert (torch.linalg.matrix_rank(clip, rtol=1e-10) > 2).any()
+
+
+def test_weight_rates_are_the_bounded_product_of_row_column_and_layer_experts(generator):
+    rates = random_rates(generator, "affine")
+    product = torch.einsum("tk,td,tl->tkd", rates.rows, rates.columns, rates.layer)
+    torch.testing.assert_close(rates.weight(), 0.01 + 0.98 * product)
+    torch.testing.assert_close(rates.bias(), 0.01 + 0.98 * rates.columns * rates.layer)
+
+
+def test_clip_leaves_rates_inside_the_interval_alone(generator):
+    product = torch.rand(100, generator=generator)
+    clipped = RateBounds("clip", 0.2)(product)
+    inside = (product > 0.2) & (product < 0.8)
+    assert torch.equal(clipped[inside], product[inside])
+    assert torch.equal(clipped[~inside], torch.where(product > 0.5, 0.8, 0.2)[~inside])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mean_of_a_layers_rates_is_the_mean_of_its_weight_matrix(generator, kind):
+    rates = random_rates(generator, kind)
+    torch.testing.assert_close(rates.mean(), rates.weight().mean((-2, -1)))
+
+
+def test_affine_bounds_keep_a_gradient_where_clip_kills_it():
+    logit = torch.tensor([-8.0], requires_grad=True)
+    gradients = {
+        kind: torch.autograd.grad(RateBounds(kind)(torch.sigmoid(logit)), logit)[0].item() for kind in KINDS
+    }
+    assert gradients["clip"] == 0
+    assert gradients["affine"] > 0
+
+
+def test_every_layer_has_rates_of_its_own_shape():
+    shapes = [(1, 8), (8, 8), (8, 2)]
+    rates = RateNetwork(4, shapes, 8, 2, "relu")(torch.randn(5, 4))
+    assert [tuple(r.weight().shape) for r in rates] == [(5, *shape) for shape in shapes]
+    assert [tuple(r.bias().shape) for r in rates] == [(5, d) for _, d in shapes]
+
+
+def test_a_higher_temperature_pulls_experts_towards_one_half():
+    network = RateNetwork(4, [(3, 2)], 8, 2, "relu")
+    r = torch.randn(5, 4)
+
+    def distance(temperature):
+        with torch.no_grad():
+            network.temperature.fill_(temperature)
+            return (network(r)[0].rows - 0.5).abs()
+
+    assert (distance(4.0) < distance(1.0)).all()
+    assert torch.equal(distance(100.0), distance(5.0))
+    assert torch.equal(distance(0.0), distance(0.5))
+
+
+@pytest.mark.parametrize(("kind", "floor", "words"), [("hard", 0.01, "'hard'"), ("clip", 0.5, "0.5")])
+def test_unknown_bounds_and_impossible_floors_are_refused(kind, floor, words):
+    with pytest.raises(InputError, match=words):
+        RateBounds(kind, floor)

@@ -1,0 +1,65 @@
+import pytest
+import torch
+from torch.distributions import Categorical, MixtureSameFamily, Normal
+
+from nvdp.predictions import Prediction
+
+
+@pytest.fixture
+def mixture(generator):
+    functions = torch.randn(5, 2, 3, 1, generator=generator, dtype=torch.float64)
+    return Prediction(functions, 0.2 + torch.rand(functions.shape, generator=generator, dtype=torch.float64))
+
+
+@pytest.fixture
+def reference(mixture):
+    weights = Categorical(torch.ones(2, 3, 1, 5, dtype=torch.float64))
+    return MixtureSameFamily(weights, Normal(mixture.functions.movedim(0, -1), mixture.stds.movedim(0, -1)))
+
+
+def test_moments_and_distribution_are_those_of_the_mixture(mixture, reference):
+    torch.testing.assert_close(mixture.mean, reference.mean)
+    torch.testing.assert_close(mixture.std, reference.stddev)
+    y = torch.linspace(-2, 2, 6, dtype=torch.float64).view(2, 3, 1)
+    torch.testing.assert_close(mixture.cdf(y), reference.cdf(y))
+    torch.testing.assert_close(
+        torch.logsumexp(mixture.log_prob(y), 0) - torch.tensor(5.0).double().log(), reference.log_prob(y)
+    )
+
+
+def test_log_prob_is_one_normal_for_each_function(mixture):
+    y = torch.zeros(2, 3, 1, dtype=torch.float64)
+    torch.testing.assert_close(mixture.log_prob(y), Normal(mixture.functions, mixture.stds).log_prob(y))
+
+
+@pytest.mark.parametrize("level", [0.01, 0.05, 0.5, 0.9, 0.975])
+def test_quantile_inverts_the_distribution_function(mixture, level):
+    torch.testing.assert_close(
+        mixture.cdf(mixture.quantile(level)), torch.full((2, 3, 1), level, dtype=torch.float64)
+    )
+
+
+def test_quantile_of_one_component_is_the_normal_quantile():
+    one = Prediction(torch.full((1, 2, 1), 3.0), torch.full((1, 2, 1), 0.5))
+    expected = Normal(3.0, 0.5).icdf(torch.tensor(0.9)).expand(2, 1)
+    torch.testing.assert_close(one.quantile(0.9), expected)
+
+
+def test_variance_is_noise_plus_disagreement(mixture):
+    torch.testing.assert_close(
+        mixture.std.square(), mixture.stds.square().mean(0) + mixture.spread.square()
+    )
+
+
+def test_one_function_has_no_spread():
+    one = Prediction(torch.randn(1, 4, 1), torch.ones(1, 4, 1))
+    assert not one.spread.any()
+
+
+def test_samples_have_the_mean_and_std_of_their_function(generator):
+    n = 20_000
+    prediction = Prediction(torch.full((n, 1, 1), 2.0), torch.full((n, 1, 1), 0.3))
+    draws = prediction.sample(generator)
+    assert draws.shape == (n, 1, 1)
+    assert abs(draws.mean() - 2.0) < 4 * 0.3 / n**0.5
+    assert abs(draws.std() - 0.3) < 4 * 0.3 / (2 * n) ** 0.5

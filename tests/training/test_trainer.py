@@ -1,0 +1,355 @@
+"""A run that is killed, stopped or damaged goes on as if nothing had happened, or says why it cannot."""
+
+import csv
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nvdp.data.gp import GPTasks
+from nvdp.errors import InputError
+from nvdp.metrics import evaluate_regression
+from nvdp.models.registry import build_model
+from nvdp.objectives import KLScale
+from nvdp.training import trainer
+from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
+from nvdp.training.config import RunConfig
+from nvdp.training.run_folder import load_run
+from nvdp.training.trainer import Machine, learning_rate_at, train
+
+MACHINE = Machine(device="cpu", threads=1)
+
+KILLED_RUN = """
+import os, signal, sys
+from pathlib import Path
+from nvdp.data.gp import GPTasks
+from nvdp.training import files
+from nvdp.training.config import RunConfig
+from nvdp.training.trainer import Machine, train
+
+folder, moment = Path(sys.argv[1]), sys.argv[2]
+draw, rename = GPTasks.training_batch, Path.replace
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def training_batch(self, seed, step, tasks):
+    if moment == "between checkpoints" and step == 37:
+        die()
+    return draw(self, seed, step, tasks)
+
+def replace(self, target):
+    if moment == "while a checkpoint is written" and "step-000000040" in Path(target).name:
+        die()
+    return rename(self, target)
+
+GPTasks.training_batch, Path.replace = training_batch, replace
+train(RunConfig.load(Path(sys.argv[3])), folder, machine=Machine(device="cpu", threads=1))
+"""
+
+
+@pytest.fixture
+def config(small_config):
+    """60 steps whose log rows and checkpoints never fall together until the last."""
+    return RunConfig(
+        model=small_config("nvdp", width=16),
+        kl=KLScale("elbo", 0.1),
+        steps=60,
+        tasks_per_step=4,
+        learning_rate=1e-2,
+        warmup_steps=5,
+        gradient_clip=1.0,
+        weight_average=0.9,
+        log_every=7,
+        checkpoint_every=20,
+    )
+
+
+@pytest.fixture
+def short(config):
+    return replace(config, steps=6, checkpoint_every=2, log_every=2)
+
+
+def run(config, folder, **options):
+    return train(config, folder, machine=MACHINE, **options)
+
+
+def log_rows(folder):
+    with (folder / "log.csv").open() as file:
+        return [{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)]
+
+
+def assert_same_run(folder, other):
+    assert log_rows(folder) == log_rows(other)
+    ours, theirs = (load_newest_checkpoint(f / "checkpoint")[0] for f in (folder, other))
+    assert ours.step == theirs.step
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for name, tensor in ours.tensors.items():
+        assert torch.equal(tensor, theirs.tensors[name]), name
+    (_, model, step), (_, other_model, other_step) = load_run(folder), load_run(other)
+    assert step == other_step
+    for a, b in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def signal_at(monkeypatch, step, number):
+    """Send this process a signal while the given step draws its tasks."""
+    draw = GPTasks.training_batch
+
+    def training_batch(self, seed, at, tasks):
+        if at == step:
+            os.kill(os.getpid(), number)
+        return draw(self, seed, at, tasks)
+
+    monkeypatch.setattr(GPTasks, "training_batch", training_batch)
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    ("moment", "left"), [("between checkpoints", [20]), ("while a checkpoint is written", [20])]
+)
+def test_a_killed_run_resumes_bit_for_bit(tmp_path, config, moment, left):
+    (tmp_path / "given.json").write_text(config.to_json())
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    child = subprocess.run(
+        [sys.executable, "-c", KILLED_RUN, killed, moment, tmp_path / "given.json"], capture_output=True, timeout=120
+    )
+    assert child.returncode == -signal.SIGKILL, child.stderr.decode()
+    assert [int(p.stem.removeprefix("step-")) for p in checkpoint_paths(killed / "checkpoint")] == left
+    assert int(log_rows(killed)[-1]["step"]) == 35
+    assert not (killed / "model.safetensors").exists()
+
+    assert run(config, killed, resume=True).step == 60
+    run(config, whole)
+    assert_same_run(killed, whole)
+    assert [int(row["step"]) for row in log_rows(whole)] == [7, 14, 21, 28, 35, 42, 49, 56, 60]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_the_step_saves_and_the_run_resumes_bit_for_bit(tmp_path, config, monkeypatch, number):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    config = replace(config, steps=30)
+    handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]
+    with monkeypatch.context() as patched:
+        signal_at(patched, 16, number)
+        outcome = run(config, stopped)
+    assert (outcome.stopped_by, outcome.step) == (number, 17)
+    assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
+    assert load_newest_checkpoint(stopped / "checkpoint")[0].step == 17
+    with pytest.raises(InputError, match=r"no model\.safetensors yet"):
+        load_run(stopped)
+
+    outcome = run(config, stopped, resume=True)
+    assert (outcome.stopped_by, outcome.step) == (None, 30)
+    run(config, whole)
+    assert_same_run(stopped, whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path, short):
+    run(short, tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in ("log.csv", "config.json", "model.safetensors")}
+    assert run(short, tmp_path, resume=True).step == 6
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
+def test_the_saved_model_is_the_moving_average_of_the_weights(tmp_path, short):
+    run(replace(short, weight_average=None), tmp_path / "plain")
+    run(short, tmp_path / "averaged")
+    run(replace(short, steps=5, schedule="constant"), tmp_path / "five")
+    last = load_newest_checkpoint(tmp_path / "averaged" / "checkpoint")[0].part("model")
+    plain, averaged = (dict(load_run(tmp_path / name)[1].state_dict()) for name in ("plain", "averaged"))
+    for name, tensor in last.items():
+        assert torch.equal(plain[name], tensor)  # averaging does not touch the training itself
+    assert any(not torch.equal(averaged[name], tensor) for name, tensor in last.items())
+
+
+def test_the_moving_average_follows_its_recursion(tmp_path, short):
+    decay, expected = 0.9, None
+    for steps in (1, 2, 3):  # a constant rate, so that a shorter run is the beginning of a longer one
+        constant = replace(short, steps=steps, schedule="constant", warmup_steps=0, weight_average=decay)
+        folder = tmp_path / str(steps)
+        run(constant, folder)
+        weights = load_newest_checkpoint(folder / "checkpoint")[0].part("model")
+        expected = {
+            name: tensor if expected is None else decay * expected[name] + (1 - decay) * tensor
+            for name, tensor in weights.items()
+        }
+        saved = load_run(folder)[1].state_dict()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(saved[name], tensor)
+
+
+def test_a_run_is_reproducible_from_its_seed(tmp_path, short):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(replace(short, seed=seed), tmp_path / name)
+    assert_same_run(tmp_path / "a", tmp_path / "b")
+    assert log_rows(tmp_path / "a") != log_rows(tmp_path / "c")
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path, short):
+    run(short, tmp_path)
+    with pytest.raises(InputError, match="already holds a run; add --resume"):
+        run(short, tmp_path)
+
+
+def test_a_run_with_other_settings_does_not_resume_and_says_which(tmp_path, short):
+    run(short, tmp_path)
+    with pytest.raises(InputError, match=r"other settings: learning_rate was 0\.01, now 0\.5"):
+        run(replace(short, learning_rate=0.5), tmp_path, resume=True)
+
+
+def test_an_unknown_key_in_the_folders_configuration_is_refused(tmp_path, short):
+    run(short, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"colour": "red"}))
+    with pytest.raises(InputError, match="unknown key 'colour'"):
+        run(short, tmp_path, resume=True)
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path, short):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="not empty and holds no run"):
+        run(short, tmp_path)
+
+
+@pytest.mark.parametrize(("place", "words"), [("file", "is a file"), ("file/below", "cannot make")])
+def test_a_place_that_cannot_be_a_folder_is_refused(tmp_path, short, place, words):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=words):
+        run(short, tmp_path / place)
+
+
+def test_a_cut_checkpoint_falls_back_to_the_one_before_bit_for_bit_and_says_so(tmp_path, short):
+    damaged, whole = tmp_path / "damaged", tmp_path / "whole"
+    for folder in (damaged, whole):
+        run(short, folder)
+    cut(checkpoint_paths(damaged / "checkpoint")[-1])
+    outcome = run(short, damaged, resume=True)
+    assert len(outcome.notes) == 1
+    assert "step-000000006" in outcome.notes[0]
+    assert_same_run(damaged, whole)
+
+
+def test_with_both_checkpoints_damaged_a_run_does_not_resume(tmp_path, short):
+    run(short, tmp_path)
+    for path in checkpoint_paths(tmp_path / "checkpoint"):
+        cut(path)
+    with pytest.raises(InputError, match="no whole checkpoint to resume from"):
+        run(short, tmp_path, resume=True)
+
+
+def test_a_flipped_bit_in_the_weights_is_detected(tmp_path, short):
+    run(short, tmp_path)
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 4
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="checksum does not match"):
+        load_run(tmp_path)
+
+
+def test_weights_of_another_shape_are_refused_with_both_shapes(tmp_path, short):
+    run(short, tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    values["model"]["y_dim"] = 2
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match=r"does not fit its configuration: '.*' has shape \(.*\); expected \("):
+        load_run(tmp_path)
+
+
+def test_a_log_row_cut_by_a_power_failure_does_not_stop_or_spoil_a_resumed_run(tmp_path, short, monkeypatch):
+    stopped, whole = tmp_path / "stopped", tmp_path / "whole"
+    with monkeypatch.context() as patched:
+        signal_at(patched, 3, signal.SIGTERM)
+        run(short, stopped)
+    with (stopped / "log.csv").open("a") as file:
+        file.write("1")  # the first digit of a row that was never finished
+    run(short, stopped, resume=True)
+    run(short, whole)
+    assert_same_run(stopped, whole)
+
+
+def broken_step(monkeypatch, steps, spoil):
+    """Let `spoil` change the numbers of the given training steps."""
+    forward, count = trainer.TrainingStep.forward, iter(range(10_000))
+
+    def spoiled(self, *args):
+        numbers = forward(self, *args)
+        return numbers | {"bound": spoil(numbers["bound"], self)} if next(count) in steps else numbers
+
+    monkeypatch.setattr(trainer.TrainingStep, "forward", spoiled)
+
+
+def test_a_step_with_a_bound_that_is_not_finite_is_skipped_and_counted(tmp_path, short, monkeypatch):
+    broken_step(monkeypatch, {2}, lambda bound, _: bound * math.nan)
+    run(short, tmp_path)
+    rows = log_rows(tmp_path)
+    assert [row["skipped"] for row in rows] == ["0", "1", "1"]
+    assert all(math.isfinite(float(value)) for row in rows for value in row.values())
+
+
+@pytest.mark.parametrize("gradient_clip", [None, 1.0])
+def test_a_step_with_a_gradient_that_is_not_finite_is_skipped_too(tmp_path, short, monkeypatch, gradient_clip):
+    def infinite_slope(bound, step):
+        zero = next(step.model.parameters()).sum() * 0
+        return bound + zero.abs().sqrt()
+
+    broken_step(monkeypatch, {2}, infinite_slope)
+    run(replace(short, gradient_clip=gradient_clip), tmp_path)
+    assert [row["skipped"] for row in log_rows(tmp_path)] == ["0", "1", "1"]
+    assert all(torch.isfinite(p).all() for p in load_run(tmp_path)[1].parameters())
+
+
+def test_a_run_whose_bound_is_never_finite_gives_up(tmp_path, short, monkeypatch):
+    monkeypatch.setattr(trainer, "MOST_SKIPPED", 3)
+    broken_step(monkeypatch, set(range(10)), lambda bound, _: bound * math.inf)
+    with pytest.raises(InputError, match="4 of 4 steps had a bound that is not finite"):
+        run(short, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "warmup", "step", "expected"),
+    [
+        ("constant", 0, 0, 1.0),
+        ("constant", 0, 99, 1.0),
+        ("constant", 10, 0, 0.1),
+        ("constant", 10, 9, 1.0),
+        ("cosine", 0, 0, 1.0),
+        ("cosine", 0, 50, 0.5),
+        ("cosine", 0, 25, 0.5 * (1 + math.sqrt(0.5))),
+        ("cosine", 20, 9, 0.5),
+        ("cosine", 20, 20, 1.0),
+        ("cosine", 20, 60, 0.5),
+        ("cosine", 20, 100, 0.0),
+    ],
+)
+def test_the_learning_rate_warms_up_then_stays_or_falls_along_a_cosine(schedule, warmup, step, expected):
+    config = RunConfig(steps=100, learning_rate=1.0, schedule=schedule, warmup_steps=warmup)
+    assert learning_rate_at(config, step) == pytest.approx(expected)
+
+
+def test_the_log_shows_the_learning_rate_that_was_used(tmp_path, short):
+    run(short, tmp_path)
+    used = [learning_rate_at(short, int(row["step"]) - 1) for row in log_rows(tmp_path)]
+    assert [float(row["learning_rate"]) for row in log_rows(tmp_path)] == pytest.approx(used, rel=1e-5)
+
+
+def test_a_trained_model_beats_an_untrained_one(tmp_path, small_config):
+    config = RunConfig(model=small_config("cnp", width=16, representation=16), steps=300, learning_rate=3e-3)
+    run(config, tmp_path)
+    tasks = [GPTasks().validation_chunk(1, 0)]
+    untrained, trained = (
+        evaluate_regression(model, tasks, samples=1)["scores"]["PLL"]["mean_parameters"]
+        for model in (build_model(config.model), load_run(tmp_path)[1])
+    )
+    assert trained > untrained + 0.2
