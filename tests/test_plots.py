@@ -209,9 +209,7 @@ def test_no_text_is_small_and_none_leaves_the_page(tmp_path, drawn, task, toy, f
         case "training":
             figure_training({"NP+CNP+VP": (x, x), "NVDP": (x, -x)}, path, {"exact GP, σ ≥ 0.1": 0.5})
         case "prediction":
-            figure_prediction(
-                x, x, x, x, x, x, path, functions=x[None], truth=x, title="NVDP after five points"
-            )
+            figure_prediction(x, x, x, x, x, x, path, functions=x[None], truth=x, title="NVDP after five points")
     (page,) = drawn
     width, height = page.bbox.size
     for text in page.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_text()):
@@ -301,9 +299,7 @@ def test_exact_functions_have_the_oracles_mean_and_variance(task):
     assert ((functions.mean(0) - mean).abs() < error).all()
     torch.testing.assert_close(functions.std(0), std, rtol=0.03, atol=2e-4)
     middle = int(std.argmax())
-    assert (functions[:, middle] - functions[:, middle - 1]).std() < 0.1 * std[
-        middle
-    ]  # smooth: one draw, one curve
+    assert (functions[:, middle] - functions[:, middle - 1]).std() < 0.1 * std[middle]  # smooth: one draw, one curve
 
 
 def test_drawing_leaves_pyplot_alone_and_importing_leaves_matplotlib_alone():

@@ -4,11 +4,6 @@ from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
-from nvdp.posteriors import dropout_kl
-
-
-def rates_like(generator, *shape):
-    return 0.01 + 0.98 * torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
 def dropout_normal(theta, p):
@@ -22,41 +17,6 @@ def nvdp_pair(small_config, ragged_batch):
     model = build_model(small_config("nvdp")).double()
     with torch.no_grad():
         return model.adapt_both(ragged_batch(dtype=torch.float64))
-
-
-def test_dropout_kl_is_the_kl_of_two_normals_whatever_theta(generator):
-    p, p_hat = rates_like(generator, 1000), rates_like(generator, 1000)
-    theta = torch.randn(1000, generator=generator, dtype=torch.float64)
-    expected = kl_divergence(dropout_normal(theta, p), dropout_normal(theta, p_hat))
-    torch.testing.assert_close(dropout_kl(p, p_hat), expected, atol=1e-6, rtol=1e-9)
-
-
-def test_dropout_kl_agrees_with_monte_carlo(generator):
-    p, p_hat = rates_like(generator, 6), rates_like(generator, 6)
-    theta = torch.randn(6, generator=generator, dtype=torch.float64)
-    q, prior = dropout_normal(theta, p), dropout_normal(theta, p_hat)
-    draws = q.loc + q.scale * torch.randn(50_000, 6, generator=generator, dtype=torch.float64)
-    ratio = (q.log_prob(draws) - prior.log_prob(draws)).sum(-1)
-    assert (ratio.mean() - dropout_kl(p, p_hat).sum()).abs() < 4 * ratio.std() / len(ratio) ** 0.5
-
-
-def test_dropout_kl_loses_no_digits_near_equal_rates():
-    # To second order the divergence is d² (1/v + (1−2P)²/2v²)/2, far below float32's ulp of its terms.
-    p, d = torch.tensor(0.3), 2.0**-12
-    v = 0.3 * 0.7
-    expected = 0.5 * d**2 * (1 / v + (1 - 0.6) ** 2 / (2 * v**2))
-    assert dropout_kl(p + d, p).item() == pytest.approx(expected, rel=0.02)
-
-
-def test_dropout_kl_is_positive_for_different_rates_and_zero_for_equal_ones(generator):
-    p, p_hat = rates_like(generator, 10_000), rates_like(generator, 10_000)
-    assert (dropout_kl(p, p_hat) > 0).all()
-    assert not dropout_kl(p.float(), p.float()).any()
-
-
-def test_dropout_kl_gradient_agrees_with_finite_differences(generator):
-    p, p_hat = rates_like(generator, 20).requires_grad_(), rates_like(generator, 20).requires_grad_()
-    assert torch.autograd.gradcheck(dropout_kl, (p, p_hat))
 
 
 def test_posterior_kl_sums_over_every_weight_and_bias(nvdp_pair):
@@ -86,9 +46,7 @@ def test_mean_rates_are_the_means_of_the_weight_rates(nvdp_pair):
 def test_latent_kl_is_the_kl_of_two_normals(small_config, ragged_batch):
     model = build_model(small_config("np")).double()
     q, prior = model.adapt_both(ragged_batch(dtype=torch.float64))
-    torch.testing.assert_close(
-        kl_divergence(q, prior), kl_divergence(q.latent, prior.latent).sum(-1)
-    )
+    torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(q.latent, prior.latent).sum(-1))
     assert q.size == 4
 
 

@@ -34,9 +34,7 @@ def test_log_prob_is_one_normal_for_each_function(mixture):
 
 @pytest.mark.parametrize("level", [0.01, 0.05, 0.5, 0.9, 0.975])
 def test_quantile_inverts_the_distribution_function(mixture, level):
-    torch.testing.assert_close(
-        mixture.cdf(mixture.quantile(level)), torch.full((2, 3, 1), level, dtype=torch.float64)
-    )
+    torch.testing.assert_close(mixture.cdf(mixture.quantile(level)), torch.full((2, 3, 1), level, dtype=torch.float64))
 
 
 def test_quantile_of_one_component_is_the_normal_quantile():
@@ -46,9 +44,7 @@ def test_quantile_of_one_component_is_the_normal_quantile():
 
 
 def test_variance_is_noise_plus_disagreement(mixture):
-    torch.testing.assert_close(
-        mixture.std.square(), mixture.stds.square().mean(0) + mixture.spread.square()
-    )
+    torch.testing.assert_close(mixture.std.square(), mixture.stds.square().mean(0) + mixture.spread.square())
 
 
 def test_one_function_has_no_spread():

@@ -122,7 +122,7 @@ class RegressionScores:
         for metric in ("LL", "RLL", "PLL"):
             flavours = {name: m for (group, name), m in self.moments.items() if group == metric}
             first = next(iter(flavours.values()))
-            table[metric] = {name: m.mean for name, m in flavours.items()}
+            table[metric] = {name: m.mean if m.count else math.nan for name, m in flavours.items()}
             table[metric] |= {"std": first.std, "stderr": first.stderr}
         return table
 

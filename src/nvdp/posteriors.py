@@ -21,7 +21,7 @@ from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
 from nvdp.nn.mlp import ConditionedMLP
 from nvdp.nn.rates import LayerRates
 from nvdp.predictions import Prediction
-from nvdp.tasks import PointSet, check_finite
+from nvdp.tasks import PointSet, as_tensor, check_finite
 
 SAMPLED_WEIGHTS_AT_ONCE = 2**24  # numbers; bounds the memory of sampling many functions
 
@@ -29,14 +29,15 @@ SAMPLED_WEIGHTS_AT_ONCE = 2**24  # numbers; bounds the memory of sampling many f
 class Posterior(Distribution):
     """What is known about a task after its context: predicts, samples functions, scores data.
 
-    ``single`` marks a posterior of one task given without a task axis; its predictions have none either.
+    ``single`` marks a posterior of one task given without a task axis; its predictions have none either. ``like`` is a
+    tensor whose precision and device inputs are taken to.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
 
-    def __init__(self, tasks: int, x_dim: int, likelihood: GaussianLikelihood) -> None:
-        super().__init__(torch.Size([tasks]), validate_args=False)
-        self.x_dim, self.likelihood, self.single = x_dim, likelihood, False
+    def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: GaussianLikelihood) -> None:
+        super().__init__(torch.Size([len(like)]), validate_args=False)
+        self.like, self.x_dim, self.likelihood, self.single = like, x_dim, likelihood, False
 
     @property
     @abstractmethod
@@ -70,6 +71,8 @@ class Posterior(Distribution):
         drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
         """
         x = self._inputs(x)
+        if samples < 0:
+            raise InputError(f"samples is {samples}; expected at least 0")
         if not isinstance(generator, torch.Generator):
             generator = torch.Generator(device=x.device).manual_seed(generator or 0)
         with torch.no_grad():
@@ -78,10 +81,7 @@ class Posterior(Distribution):
         return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
 
     def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
-        x = torch.as_tensor(x)
-        if not x.is_floating_point():
-            x = x.to(torch.get_default_dtype())
-        tasks = self.batch_shape[0]
+        x, tasks = as_tensor(x, "x").to(self.like), self.batch_shape[0]
         if x.dim() == 1 and self.x_dim == 1:
             x = x[:, None]
         if x.dim() not in (2, 3) or x.shape[-1] != self.x_dim or (x.dim() == 3 and len(x) != tasks):
@@ -104,7 +104,7 @@ class DropoutPosterior(Posterior):
         representation: Float[Tensor, "task r"] | None = None,
         engine: Engine = FUSED,
     ) -> None:
-        super().__init__(len(rates[0].rows), x_dim, likelihood)
+        super().__init__(rates[0].rows, x_dim, likelihood)
         self.rates, self.network, self.representation = tuple(rates), network, representation
         self.engine = engine
 
@@ -150,7 +150,7 @@ class LatentPosterior(Posterior):
         likelihood: GaussianLikelihood,
         x_dim: int,
     ) -> None:
-        super().__init__(len(latent.loc), x_dim, likelihood)
+        super().__init__(latent.loc, x_dim, likelihood)
         self.latent, self.representation, self.network = latent, representation, network
 
     @property
@@ -182,7 +182,7 @@ class PointPosterior(Posterior):
         likelihood: GaussianLikelihood,
         x_dim: int,
     ) -> None:
-        super().__init__(len(representation), x_dim, likelihood)
+        super().__init__(representation, x_dim, likelihood)
         self.representation, self.network = representation, network
 
     @property

@@ -22,5 +22,5 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
 
 
 def derived_generator(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
-    """A fresh generator seeded by :func:`derived_seed`."""
+    """A fresh generator seeded by `derived_seed`."""
     return torch.Generator(device=device).manual_seed(derived_seed(seed, *purpose))

@@ -19,15 +19,22 @@ def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
 
     A flat list of numbers is one feature. Integers become float32, float64 stays float64.
     """
-    tensor = torch.as_tensor(values)
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.get_default_dtype())
+    tensor = as_tensor(values, name)
     if tensor.dim() == 1:
         tensor = tensor[:, None]
     if tensor.dim() != 2:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, features)")
     check_finite(tensor, name)
     return tensor
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """A floating-point tensor of anything that is an array of numbers."""
+    try:
+        tensor = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from None
+    return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
 
 
 def check_finite(tensor: Tensor, name: str) -> None:
@@ -51,6 +58,10 @@ class PointSet:
         """How many points each task has."""
         return self.mask.sum(-1).to(self.x.dtype)
 
+    def like(self, other: Tensor) -> Self:
+        """The same points in the precision and on the device of another tensor."""
+        return replace(self, x=self.x.to(other), y=self.y.to(other), mask=self.mask.to(other.device))
+
     @classmethod
     def of(cls, x: Any, y: Any, mask: Tensor | None = None) -> Self:
         """Point sets from arrays: (points, features) for one task, (tasks, points, features) for several.
@@ -58,7 +69,9 @@ class PointSet:
         >>> PointSet.of([[0.0], [1.0]], [[2.0], [3.0]]).x.shape
         torch.Size([1, 2, 1])
         """
-        x, y = torch.as_tensor(x), torch.as_tensor(y)
+        if y is None:
+            raise InputError("a context needs both x and y; y is missing")
+        x, y = as_tensor(x, "x"), as_tensor(y, "y")
         if x.dim() < 3:
             x, y = as_points(x, "x")[None], as_points(y, "y")[None]
         if x.dim() != 3 or y.dim() != 3:
@@ -144,7 +157,7 @@ class TaskBatch:
             field.name: value.to(target)
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
-            and not (isinstance(target, torch.dtype) and value.dtype == torch.bool)
+            and (value.is_floating_point() or not isinstance(target, torch.dtype))
         }
         return replace(self, **changed)
 

@@ -131,7 +131,9 @@ def test_the_ceiling_is_where_it_was_measured(validation, options, expected, tol
     assert oracle_scores(validation, **options) == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.parametrize("draw", [lambda seed: SOURCE.training_batch(seed, 4, 8), lambda seed: SOURCE.validation_chunk(seed, 0)])
+@pytest.mark.parametrize(
+    "draw", [lambda seed: SOURCE.training_batch(seed, 4, 8), lambda seed: SOURCE.validation_chunk(seed, 0)]
+)
 def test_a_seed_names_its_tasks(draw):
     first, again, other = draw(0), draw(0), draw(1)
     assert all(map(torch.equal, tensors(first), tensors(again)))

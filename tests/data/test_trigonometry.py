@@ -46,7 +46,9 @@ def test_all_three_kinds_occur(chunk):
     assert set(chunk.kind.tolist()) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("batch", [SOURCE.training_batch(0, 0, 16), SOURCE.validation_chunk(0, 1)], ids=["train", "val"])
+@pytest.mark.parametrize(
+    "batch", [SOURCE.training_batch(0, 0, 16), SOURCE.validation_chunk(0, 1)], ids=["train", "val"]
+)
 def test_four_points_are_the_context_and_x_lies_within_pi(batch):
     assert (batch.context.count == 4).all()
     assert batch.x.abs().max() <= math.pi + 1e-6

@@ -39,9 +39,7 @@ def many(way, layer, inputs, rates, generator):
     """Draws of the pre-activations of one task, (sample, point, d)."""
     if way is SampledWeights:
         return SampledWeights(SAMPLES, generator)(layer, inputs, rates)[:, 0]
-    repeated = LayerRates(
-        *(t.expand(SAMPLES, -1) for t in (rates.rows, rates.columns, rates.layer)), rates.bounds
-    )
+    repeated = LayerRates(*(t.expand(SAMPLES, -1) for t in (rates.rows, rates.columns, rates.layer)), rates.bounds)
     return LocalNoise(generator)(layer, inputs.expand(SAMPLES, -1, -1), repeated)
 
 

@@ -41,9 +41,7 @@ def layer_rates(vectors: list[Tensor], floor: float = FLOOR) -> LayerRates:
 
 
 def layer_and_inputs(dtype: torch.dtype) -> tuple[DropoutLinear, Tensor]:
-    inputs = torch.relu(
-        torch.randn(TASKS, POINTS, K, dtype=dtype)
-    )  # with exact zeros, as after an activation
+    inputs = torch.relu(torch.randn(TASKS, POINTS, K, dtype=dtype))  # with exact zeros, as after an activation
     inputs[0, 0] = 0
     return DropoutLinear(K, D).to(dtype), inputs.requires_grad_()
 

@@ -58,9 +58,7 @@ def test_a_conditioned_network_is_a_plain_one_on_concatenated_inputs(samples):
 
     x = torch.randn(5, 7, 2, dtype=torch.float64)
     condition = torch.randn(*samples, 5, 3, dtype=torch.float64)
-    pairs = torch.cat(
-        [x.expand(*samples, 5, 7, 2), condition.unsqueeze(-2).expand(*samples, 5, 7, 3)], dim=-1
-    )
+    pairs = torch.cat([x.expand(*samples, 5, 7, 2), condition.unsqueeze(-2).expand(*samples, 5, 7, 3)], dim=-1)
     torch.testing.assert_close(network(x, condition), plain(pairs))
 
 

@@ -1,8 +1,9 @@
 import pytest
 import torch
+from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
+from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork, dropout_kl, layer_kl
 
 KINDS = ("affine", "clip")
 
@@ -59,9 +60,7 @@ def test_mean_of_a_layers_rates_is_the_mean_of_its_weight_matrix(generator, kind
 
 def test_affine_bounds_keep_a_gradient_where_clip_kills_it():
     logit = torch.tensor([-8.0], requires_grad=True)
-    gradients = {
-        kind: torch.autograd.grad(RateBounds(kind)(torch.sigmoid(logit)), logit)[0].item() for kind in KINDS
-    }
+    gradients = {kind: torch.autograd.grad(RateBounds(kind)(torch.sigmoid(logit)), logit)[0].item() for kind in KINDS}
     assert gradients["clip"] == 0
     assert gradients["affine"] > 0
 
@@ -91,3 +90,55 @@ def test_a_higher_temperature_pulls_experts_towards_one_half():
 def test_unknown_bounds_and_impossible_floors_are_refused(kind, floor, words):
     with pytest.raises(InputError, match=words):
         RateBounds(kind, floor)
+
+
+def rates_like(generator, *shape):
+    return 0.01 + 0.98 * torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+
+def dropout_normal(theta, p):
+    """Eq. 2 as PyTorch's own distribution."""
+    return Normal((1 - p) * theta, (p * (1 - p)).sqrt() * theta.abs())
+
+
+def test_dropout_kl_is_the_kl_of_two_normals_whatever_theta(generator):
+    p, p_hat = rates_like(generator, 1000), rates_like(generator, 1000)
+    theta = torch.randn(1000, generator=generator, dtype=torch.float64)
+    expected = kl_divergence(dropout_normal(theta, p), dropout_normal(theta, p_hat))
+    torch.testing.assert_close(dropout_kl(p, p_hat), expected, atol=1e-6, rtol=1e-9)
+
+
+def test_dropout_kl_agrees_with_monte_carlo(generator):
+    p, p_hat = rates_like(generator, 6), rates_like(generator, 6)
+    theta = torch.randn(6, generator=generator, dtype=torch.float64)
+    q, prior = dropout_normal(theta, p), dropout_normal(theta, p_hat)
+    draws = q.loc + q.scale * torch.randn(50_000, 6, generator=generator, dtype=torch.float64)
+    ratio = (q.log_prob(draws) - prior.log_prob(draws)).sum(-1)
+    assert (ratio.mean() - dropout_kl(p, p_hat).sum()).abs() < 4 * ratio.std() / len(ratio) ** 0.5
+
+
+def test_dropout_kl_loses_no_digits_near_equal_rates():
+    # To second order the divergence is d² (1/v + (1−2P)²/2v²)/2, far below float32's ulp of its terms.
+    p, d = torch.tensor(0.3), 2.0**-12
+    v = 0.3 * 0.7
+    expected = 0.5 * d**2 * (1 / v + (1 - 0.6) ** 2 / (2 * v**2))
+    assert dropout_kl(p + d, p).item() == pytest.approx(expected, rel=0.02)
+
+
+def test_dropout_kl_is_positive_for_different_rates_and_zero_for_equal_ones(generator):
+    p, p_hat = rates_like(generator, 10_000), rates_like(generator, 10_000)
+    assert (dropout_kl(p, p_hat) > 0).all()
+    assert not dropout_kl(p.float(), p.float()).any()
+
+
+def test_dropout_kl_gradient_agrees_with_finite_differences(generator):
+    p, p_hat = rates_like(generator, 20).requires_grad_(), rates_like(generator, 20).requires_grad_()
+    assert torch.autograd.gradcheck(dropout_kl, (p, p_hat))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layer_kl_sums_over_weights_and_biases(generator, kind):
+    q, p = random_rates(generator, kind), random_rates(generator, kind)
+    expected = dropout_kl(q.weight(), p.weight()).flatten(1).sum(1) + dropout_kl(q.bias(), p.bias()).sum(1)
+    torch.testing.assert_close(layer_kl(q, p), expected)
+    assert not layer_kl(q, q).any()

@@ -76,7 +76,7 @@ def _finished(order: Order) -> bool:
     if not path.exists():
         return False
     before = json.loads(path.read_text())
-    if before["config"] != asdict(order.config):
+    if RunConfig.from_dict(before["config"], str(path)) != order.config:
         raise InputError(f"{path} holds the result of another configuration; move it away or choose another --out")
     return bool(before["evaluation"]["tasks"] == order.tasks)
 
@@ -93,6 +93,7 @@ def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order],
         console=Console(stderr=True),
     ) as bar:
         whole = bar.add_task(title, total=total, state="")
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end is a Ctrl-C
         try:
             while waiting or active:
                 while waiting and len(active) < jobs:
@@ -114,6 +115,8 @@ def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order],
             for process in active:
                 process.wait()
             raise
+        finally:
+            signal.signal(signal.SIGTERM, before)
     if failed:
         raise InputError(f"{len(failed)} of {len(plan)} runs failed: {'; '.join(failed)}")
 
@@ -122,7 +125,8 @@ def _start(order: Order) -> "subprocess.Popen[str]":
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     values = asdict(order)
     command = [sys.executable, "-m", "nvdp.experiments.worker", json.dumps(values)]
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    # A session of its own: Ctrl-C reaches the queue alone, which then asks each run once to save and stop.
+    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
 def _steps_done(folder: Path) -> int:

@@ -32,7 +32,7 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
         _table1(read_results(folder, "table1", budget)),
         _runs(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
         _runs(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
-        _figures(folder),
+        _figures(folder, budget),
     ]
     if not any(sections):
         raise InputError(f"{folder} holds no results of the {budget} budget; make some with `nvdp reproduce`")
@@ -108,12 +108,12 @@ def _steps(results: dict[str, Result]) -> str:
     return ", ".join(f"{steps:,}" for steps in sorted({result["steps"] for result in results.values()}))
 
 
-def _figures(folder: Path) -> str:
+def _figures(folder: Path, budget: str) -> str:
     captions = {
         "figure2": "Figure 2: functions sampled by every model from the same five context points.",
         "figure9": "Figure 9: keep probabilities 1 − P per layer for sine, cosine and tanh contexts, and the shared θ.",
     }
-    present = [name for name in captions if any((folder / name).glob("*-figure.json"))]
+    present = [name for name in captions if (folder / name / f"{budget}-figure.json").exists()]
     blocks = [f"![{captions[name]}](figures/{name}.png)\n\n*{captions[name]}*" for name in present]
     return "## Figures\n\n" + "\n\n".join(blocks) if blocks else ""
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,15 +25,16 @@ class MetaModel(nn.Module, ABC):
         """The posterior that a set representation stands for."""
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
-        """The posterior given a context: a :class:`PointSet`, or arrays x and y.
+        """The posterior given a context: a `PointSet`, or arrays x and y.
 
         Arrays are (points, features) for one task or (tasks, points, features) for several, with an optional mask
-        (tasks, points) of the real entries. An empty context gives the prior.
+        (tasks, points) of the real entries. They are taken to the model's precision and device. An empty context
+        gives the prior.
         """
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         self._check_widths(points)
-        posterior = self.posterior(self.encoder(points))
-        posterior.single = not isinstance(x, PointSet) and getattr(x, "ndim", 2) < 3
+        posterior = self.posterior(self.encoder(points.like(next(self.parameters()))))
+        posterior.single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
         return posterior
 
     def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:

@@ -31,9 +31,12 @@ class ModelConfig:
     latent: int = 128  # dimension of z in the NP family
 
     def __post_init__(self) -> None:
-        for field in ("x_dim", "y_dim", "width", "layers", "representation", "encoder_layers", "latent"):
+        sizes = ("width", "layers", "representation", "encoder_layers", "rate_width", "rate_layers", "latent")
+        for field in ("x_dim", "y_dim", *sizes):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
+        if self.variance not in ("learned", "fixed"):
+            raise InputError(f"model setting 'variance' is '{self.variance}'; expected 'learned' or 'fixed'")
         if self.decoder_sees not in ("x", "x,r"):
             raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")

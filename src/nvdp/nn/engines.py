@@ -23,7 +23,7 @@ class Engine:
 
 
 def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates, noise: Tensor) -> Tensor:
-    """Hand-derived gradients; low-rank products for a layer too wide for its grid of rates; clipped rates by autograd."""
+    """Hand-derived gradients; low-rank products where the grid of rates is too large; clipped rates by autograd."""
     if rates.bounds.kind == "clip":
         return local_noise(layer, inputs, rates, noise)
     k, d = layer.shape

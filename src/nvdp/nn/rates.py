@@ -8,7 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nvdp.errors import InputError
-from nvdp.nn.mlp import StackedMLP
+from nvdp.nn.mlp import StackedMLP, keep_signal
 
 TEMPERATURE_START, TEMPERATURE_RANGE = 1.5, (0.5, 5.0)
 
@@ -103,7 +103,10 @@ class RateNetwork(nn.Module):
         self.layer_shapes = tuple(layer_shapes)
         self.bounds = bounds or RateBounds()
         self.hidden = StackedMLP(len(self.layer_shapes), representation, width, layers, activation, residual)
-        self.heads = nn.ModuleList(nn.Linear(width, k + d + 1) for k, d in self.layer_shapes)
+        heads = [nn.Linear(width, k + d + 1) for k, d in self.layer_shapes]
+        for head in heads:
+            keep_signal(head.weight, width)
+        self.heads = nn.ModuleList(heads)
         self.temperature = nn.Parameter(torch.full((len(self.layer_shapes),), TEMPERATURE_START))
 
     def forward(self, representation: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:

@@ -31,13 +31,13 @@ class MeanSetEncoder(nn.Module):
         self.count_feature = count_feature
         self.size = paths * width + count_feature
 
-    def encode(self, points: PointSet) -> Float[Tensor, "task point r"]:
+    def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
         pairs = torch.cat([points.x, points.y], dim=-1)
         return torch.cat([path(pairs) for path in self.features], dim=-1)
 
     def aggregate(
-        self, features: Float[Tensor, "task point r"], *sets: PointSet
+        self, features: Float[Tensor, "task point feature"], *sets: PointSet
     ) -> tuple[Float[Tensor, "task r"], ...]:
         """The representation of each of several sets over the same encoded points.
 

@@ -55,7 +55,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
     """Write tensors and plain numbers as one safetensors file with a checksum."""
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     header = json.dumps({"version": CHECKPOINT_VERSION, **numbers}, sort_keys=True)
-    metadata = {"nvdp": header, "sha256": checksum(tensors, header)}
+    # One entry, as safetensors writes several in any order: the same state gives the same bytes.
+    metadata = {"nvdp": json.dumps({"header": header, "sha256": checksum(tensors, header)})}
     write_whole(path, lambda beside: save_file(tensors, beside, metadata=metadata))
 
 
@@ -69,10 +70,12 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise InputError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError) as error:
         raise InputError(f"{path} is damaged or cut short: {error}") from None
-    header = metadata.get("nvdp")
-    if header is None or "sha256" not in metadata:
-        raise InputError(f"{path} was not written by nvdp: its header carries no checksum")
-    if checksum(tensors, header) != metadata["sha256"]:
+    try:
+        entry = json.loads(metadata["nvdp"])
+        header, expected = str(entry["header"]), entry["sha256"]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{path} was not written by nvdp: its header carries no checksum") from None
+    if checksum(tensors, header) != expected:
         raise InputError(f"{path} is damaged: its checksum does not match")
     numbers = json.loads(header)
     if numbers["version"] != CHECKPOINT_VERSION:

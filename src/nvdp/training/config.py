@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from nvdp.data.registry import task_source
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import model_spec
@@ -37,6 +38,10 @@ class RunConfig:
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
+        for name, kind in (("model", ModelConfig), ("kl", KLScale)):
+            if not isinstance(getattr(self, name), kind):
+                raise InputError(f"setting '{name}' is {getattr(self, name)!r}; expected a group of settings")
+        task_source(self.task)
         model_spec(self.model.name)
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
@@ -45,6 +50,12 @@ class RunConfig:
         for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
+        if self.warmup_steps < 0:
+            raise InputError(f"setting 'warmup_steps' is {self.warmup_steps}; expected at least 0")
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise InputError(f"setting 'gradient_clip' is {self.gradient_clip}; expected a positive number or null")
+        if self.weight_average is not None and not 0 <= self.weight_average < 1:
+            raise InputError(f"setting 'weight_average' is {self.weight_average}; expected a number in [0, 1) or null")
         if not self.learning_rate > 0:
             raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
         if self.version != FORMAT_VERSION:
@@ -99,14 +110,14 @@ TOY: dict[str, Any] = {
 }
 
 _PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 1_500, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
+    "quick": {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
     "cpu": {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
     "paper": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
     "released": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
 }
 PRESETS = tuple(_PRESETS)
 NVDP_KL = {"released": KLScale("released", 1.4)}
-DEFAULT_NVDP_KL = KLScale("elbo", 0.01)
+DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
 
 
 def preset_config(task: str, model: str, preset: str, variance: str = "learned", **changes: Any) -> RunConfig:

@@ -2,7 +2,10 @@
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 from nvdp.errors import InputError
 
@@ -18,12 +21,11 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from None
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from None
+    finally:
+        with suppress(OSError):  # after the rename there is nothing left to remove
+            beside.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

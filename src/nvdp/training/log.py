@@ -19,10 +19,12 @@ class RunLog:
         self.path = folder / LOG
         kept = [",".join(COLUMNS)]
         if start and self.path.exists():
-            kept += [line for line in self.path.read_text().splitlines()[1:] if int(line.split(",")[0]) <= start]
+            rows = [line.split(",") for line in self.path.read_text().splitlines()[1:]]
+            # The last row is incomplete if the machine failed while it was written.
+            kept += [",".join(row) for row in rows if len(row) == len(COLUMNS) and int(row[0]) <= start]
         write_text(self.path, "\n".join(kept) + "\n")
         self._file = self.path.open("a", newline="")
-        self._writer = csv.DictWriter(self._file, COLUMNS)
+        self._writer = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
         self._events: Any = None
         if importlib.util.find_spec("tensorboard"):
             from torch.utils.tensorboard import SummaryWriter

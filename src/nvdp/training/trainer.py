@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -44,7 +45,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of :func:`train` ended."""
+    """How a call of `train` ended."""
 
     step: int
     seconds: float
@@ -93,13 +94,13 @@ def train(
 ) -> Outcome:
     """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
     source = task_source(config.task)
-    start_run(folder, config, resume)
+    model = build_model(config.model, config.seed)
     keep_freed_memory()
     use_threads(machine.threads)
-    fabric = Fabric(accelerator=machine.device, devices=machine.devices, precision=machine.precision)  # type: ignore[arg-type]
+    fabric = _fabric(machine)
+    start_run(folder, config, resume)
     fabric.launch()
 
-    model = build_model(config.model, config.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl), optimizer)
     average = (
@@ -133,10 +134,13 @@ def train(
             numbers = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
 
             optimizer.zero_grad()
-            if math.isfinite(numbers["bound"].item()):
+            finite = math.isfinite(numbers["bound"].item())
+            if finite:
                 fabric.backward(-numbers["bound"])
-                if config.gradient_clip is not None:
-                    fabric.clip_gradients(step_module, optimizer, max_norm=config.gradient_clip)
+                most = math.inf if config.gradient_clip is None else config.gradient_clip
+                norm = fabric.clip_gradients(step_module, optimizer, max_norm=most, error_if_nonfinite=False)
+                finite = norm is None or math.isfinite(norm.item())
+            if finite:
                 optimizer.step()
                 if average is not None:
                     average.update_parameters(model)
@@ -147,7 +151,8 @@ def train(
                 skipped += 1
                 if skipped > MOST_SKIPPED:
                     raise InputError(
-                        f"{skipped} of {step + 1} steps had a bound that is not finite; lower the learning rate"
+                        f"{skipped} of {step + 1} steps had a bound or gradient that is not finite; "
+                        "lower the learning rate"
                     )
             step += 1
             bar.advance()
@@ -163,7 +168,16 @@ def train(
             save()
     if step == config.steps:
         save_model(folder, model if average is None else average.module, step)
-    return Outcome(step, before + time.monotonic() - began, stop.signal, tuple(notes))
+    stopped_by = stop.signal if step < config.steps else None
+    return Outcome(step, before + time.monotonic() - began, stopped_by, tuple(notes))
+
+
+def _fabric(machine: Machine) -> Fabric:
+    try:
+        return Fabric(accelerator=machine.device, devices=machine.devices, precision=machine.precision)  # type: ignore[arg-type]
+    except (RuntimeError, ValueError, TypeError, MisconfigurationException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot use {machine.devices} × {machine.device}, {machine.precision}: {reason}") from None
 
 
 def _row(step: int, sums: Sums, learning_rate: float, skipped: int) -> dict[str, float]:

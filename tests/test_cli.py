@@ -1,0 +1,171 @@
+"""The command line as its users meet it: contracts, and one clear line for every kind of bad input."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+TINY = ["--steps", "4", "--preset", "quick", "--quiet"]
+
+
+def nvdp(*arguments, **options):
+    command = [sys.executable, "-m", "nvdp", *map(str, arguments)]
+    environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **options)
+
+
+def refusal(*arguments):
+    result = nvdp(*arguments)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    assert "Traceback" not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "nvdp"
+    result = nvdp("train", "gp", "--model", "nvdp", "--seed", "3", "--out", folder, *TINY)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_training_leaves_what_the_contract_names(run):
+    assert {path.name for path in run.iterdir()} >= {"config.json", "model.safetensors", "log.csv", "checkpoint"}
+    assert json.loads((run / "config.json").read_text())["seed"] == 3
+
+
+def test_eval_prints_one_object_with_three_flavours_and_the_oracle(run):
+    result = nvdp("eval", run, "--tasks", "8", "--samples", "2", "--seed", "1", "--json")
+    evaluation = json.loads(result.stdout)
+    assert evaluation["model"] == "nvdp"
+    assert evaluation["task"] == "gp"
+    assert (evaluation["steps"], evaluation["tasks"]) == (4, 8)
+    flavours = {"mean_parameters", "expected_log", "log_expected", "std", "stderr"}
+    assert {name: set(row) for name, row in evaluation["scores"].items()} == dict.fromkeys(
+        ("LL", "RLL", "PLL"), flavours
+    )
+    assert set(evaluation["oracle"]) == {"LL", "RLL", "PLL"}
+    assert evaluation["spread"] > 0
+    assert 0.01 <= evaluation["mean_rate"] <= 0.99
+
+
+def test_eval_without_json_prints_the_oracle_beside_the_model(run):
+    assert "oracle" in nvdp("eval", run, "--tasks", "4", "--samples", "2").stdout
+
+
+def test_models_lists_the_family_as_json():
+    rows = json.loads(nvdp("models", "--json").stdout)
+    assert {row["name"] for row in rows} >= {"cnp", "np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp"}
+    assert all("regression" in row["tasks"] for row in rows)
+
+
+def test_info_tells_the_configuration_and_progress(run):
+    text = nvdp("info", run).stdout
+    assert '"learning_rate"' in text
+    assert "finished" in text
+
+
+def test_plot_draws_a_png_and_a_pdf(run, tmp_path):
+    result = nvdp("plot", run, "--out", tmp_path / "f.png")
+    assert result.returncode == 0, result.stderr
+    assert {path.suffix for path in tmp_path.iterdir()} == {".png", ".pdf"}
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(run):
+    before = (run / "model.safetensors").read_bytes()
+    assert "already holds a run" in refusal("train", "gp", "--out", run, *TINY)
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+def test_resuming_with_another_setting_is_refused(run):
+    assert "steps was 4, now 9" in refusal("train", "gp", "--out", run, "--steps", "9", "--resume")
+
+
+def test_resuming_a_finished_run_needs_no_flags_and_changes_nothing(run):
+    before = (run / "model.safetensors").read_bytes()
+    assert nvdp("train", "gp", "--out", run, "--resume").returncode == 0
+    assert (run / "model.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "gp", "--model", "nvpd", "--out", "x"], "did you mean 'nvdp'"),
+        (["train", "gpp", "--out", "x"], "unknown task 'gpp'; did you mean 'gp'"),
+        (["train", "gp", "--preset", "fast", "--out", "x"], "unknown preset 'fast'"),
+        (["train", "gp", "--variance", "none", "--out", "x"], "unknown variance 'none'"),
+        (["train", "gp", "--kl", "mean", "--out", "x"], "unknown KL reduction 'mean'"),
+        (["train", "gp", "--steps", "0", "--out", "x"], "'steps' is 0"),
+        (["train", "gp", "--learning-rate", "-1", "--out", "x"], "'learning_rate' is -1.0"),
+        (["eval", "nowhere"], "holds no run"),
+        (["info", "nowhere"], "holds no run"),
+        (["reproduce", "table9"], "unknown experiment 'table9'"),
+        (["reproduce", "table1", "--budget", "gpu"], "unknown budget 'gpu'"),
+        (["report", "nowhere", "--out", "page.md"], "holds no results"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(arguments, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert words in refusal(*arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_unwritable_folder_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    assert "cannot" in refusal("train", "gp", "--out", tmp_path / "file" / "run", *TINY)
+
+
+def test_an_unknown_key_in_a_config_is_one_line(run, tmp_path):
+    values = json.loads((run / "config.json").read_text()) | {"learning_rat": 1}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert "unknown key 'learning_rat'; did you mean 'learning_rate'" in refusal("info", tmp_path)
+
+
+def test_a_truncated_model_file_is_one_line(run, tmp_path):
+    (tmp_path / "config.json").write_text((run / "config.json").read_text())
+    (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes()[:5000])
+    assert "damaged or cut short" in refusal("eval", tmp_path)
+
+
+def test_truncated_checkpoints_are_one_line(run, tmp_path):
+    (tmp_path / "config.json").write_text((run / "config.json").read_text())
+    (tmp_path / "checkpoint").mkdir()
+    whole = next((run / "checkpoint").iterdir())
+    (tmp_path / "checkpoint" / whole.name).write_bytes(whole.read_bytes()[:5000])
+    assert "no whole checkpoint" in refusal("train", "gp", "--out", tmp_path, "--resume")
+
+
+def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
+    arguments = [
+        "reproduce",
+        "figure9",
+        "--budget",
+        "quick",
+        "--out",
+        tmp_path / "results",
+        "--runs",
+        tmp_path / "runs",
+    ]
+    first = nvdp(*arguments)
+    assert first.returncode == 0, first.stderr
+    result = tmp_path / "results" / "figure9" / "quick-nvdp.json"
+    written = result.read_text()
+    assert json.loads(written)["evaluation"]["task"] == "trig"
+    assert (tmp_path / "results" / "figure9" / "figure9.png").exists()
+    assert nvdp(*arguments).returncode == 0
+    assert result.read_text() == written
+    page = tmp_path / "docs" / "results.md"
+    assert nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page).returncode == 0
+    assert "figures/figure9.png" in page.read_text()
+    assert (page.parent / "figures" / "figure9.png").exists()
+
+
+def test_importing_nvdp_is_quiet_and_leaves_heavy_packages_out():
+    heavy = "matplotlib", "lightning_fabric", "tensorboard", "typer", "pandas"
+    code = f"import sys, nvdp; print([m for m in {heavy} if m in sys.modules])"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (result.stdout.strip(), result.stderr) == ("[]", "")
