@@ -1,12 +1,14 @@
 """Figure 9: what the dropout rates of a small network do for sine, cosine and tanh contexts (appendix E)."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nvdp.data.trigonometry import FUNCTIONS
 from nvdp.experiments.panel_files import panel_from_json, panel_to_json
 from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.models.base import MetaModel
 from nvdp.plots import (
     FunctionPanel,
     RatesPanel,
@@ -23,30 +25,36 @@ _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
-    """One small NVDP of 13-12-12-2."""
-    return [PlannedRun("nvdp", preset_config("trig", "nvdp", budget, steps=_STEPS[budget]), _TASKS[budget])]
+    """The paper's 13-12-12-2, whose decoder sees (x, r), and a twin whose rates are the only path from the context."""
+    paper = preset_config("trig", "nvdp", budget, steps=_STEPS[budget])
+    twin = replace(paper, model=replace(paper.model, decoder_sees="x"))
+    return [PlannedRun("nvdp", paper, _TASKS[budget]), PlannedRun("nvdp-decoder-x", twin, _TASKS[budget])]
 
 
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The numbers of every panel."""
-    model = load_run(folders["nvdp"])[1]
+    """The numbers of every panel, by run."""
+    return {name: _panels(load_run(folder)[1]) for name, folder in folders.items()}
+
+
+def _panels(model: MetaModel) -> dict[str, Any]:
     panels = [rates_panel(model, kind) for kind in FUNCTIONS]
-    return {
-        "kinds": [
-            {"function": panel_to_json(p.function), "keep": [layer.round(4).tolist() for layer in p.keep]}
-            for p in panels
-        ],
-        "shared": panel_to_json(shared_weights_panel(model)),
-    }
+    kinds = [
+        {"function": panel_to_json(p.function), "keep": [layer.round(4).tolist() for layer in p.keep]} for p in panels
+    ]
+    return {"kinds": kinds, "shared": panel_to_json(shared_weights_panel(model))}
 
 
 def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
-    """The figure as PNG and PDF."""
-    panels = []
-    for kind in data["kinds"]:
-        function = panel_from_json(FunctionPanel, kind["function"])
-        panels.append(panel_from_json(RatesPanel, {"function": function, "keep": kind["keep"]}))
-    return figure_rates(panels, path, panel_from_json(SharedWeightsPanel, data["shared"]))
+    """A figure for each of the two runs, as PNG and PDF."""
+    written: list[Path] = []
+    for name, figure in data.items():
+        panels = []
+        for kind in figure["kinds"]:
+            function = panel_from_json(FunctionPanel, kind["function"])
+            panels.append(panel_from_json(RatesPanel, {"function": function, "keep": kind["keep"]}))
+        place = path.with_name(path.stem + name.removeprefix("nvdp") + path.suffix)
+        written += figure_rates(panels, place, panel_from_json(SharedWeightsPanel, figure["shared"]))
+    return written
 
 
 FIGURE9 = Experiment("figure9", "Figure 9: dropout rates for sine, cosine and tanh", plan, collect, draw)

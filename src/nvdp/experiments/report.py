@@ -31,6 +31,7 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
     sections = [
         _table1(read_results(folder, "table1", budget)),
         _runs(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
+        _runs(read_results(folder, "figure9", budget), "Trigonometry toy", TOY_TEXT),
         _runs(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
         _figures(folder, budget),
     ]
@@ -49,6 +50,10 @@ the models' is. ± is the standard error over tasks."""
 
 LEARNING_TEXT = """The paper's architecture, learned variance, same steps and same validation tasks for both. The paper
 trains 500,000 steps."""
+
+TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
+Where r reaches the decoder by itself, the rates fall to their floor: the model becomes a CNP with a trace of noise.
+Where the rates are the only path from the context, they stay alive."""
 
 ABLATIONS_TEXT = """One change at a time from the default of the `cpu` preset, short runs of equal steps and one seed:
 directions, not verdicts. *KL* is summed over all weights and averaged over the last training steps' tasks in
@@ -108,13 +113,23 @@ def _steps(results: dict[str, Result]) -> str:
     return ", ".join(f"{steps:,}" for steps in sorted({result["steps"] for result in results.values()}))
 
 
+FIGURES = {
+    "figure2": {"figure2": "Figure 2: functions sampled by every model from the same five context points."},
+    "figure9": {
+        "figure9": "Figure 9: keep probabilities 1 − P of the 13-12-12-2 network, whose decoder sees (x, r), for three "
+        "contexts, and the shared θ.",
+        "figure9-decoder-x": "The same where the decoder sees x alone, so that only the rates carry the context.",
+    },
+}
+
+
 def _figures(folder: Path, budget: str) -> str:
-    captions = {
-        "figure2": "Figure 2: functions sampled by every model from the same five context points.",
-        "figure9": "Figure 9: keep probabilities 1 − P per layer for sine, cosine and tanh contexts, and the shared θ.",
-    }
-    present = [name for name in captions if (folder / name / f"{budget}-figure.json").exists()]
-    blocks = [f"![{captions[name]}](figures/{name}.png)\n\n*{captions[name]}*" for name in present]
+    blocks = [
+        f"![{caption}](figures/{name}.png)\n\n*{caption}*"
+        for what, captions in FIGURES.items()
+        if (folder / what / f"{budget}-figure.json").exists()
+        for name, caption in captions.items()
+    ]
     return "## Figures\n\n" + "\n\n".join(blocks) if blocks else ""
 
 

@@ -132,12 +132,15 @@ def preset_config(task: str, model: str, preset: str, variance: str = "learned",
     architecture: dict[str, Any] = dict(TOY) if task == "trig" else {}
     if preset == "released":
         architecture["rate_bounds"] = "clip"
+    training = dict(_PRESETS[preset])
+    if task == "trig" and preset in ("quick", "cpu"):
+        training["learning_rate"] = 3e-3  # a network of 12 units takes larger steps
     config = RunConfig(
         task=task,
         model=ModelConfig(model, variance=variance, **architecture),
         preset=preset,
         objective=spec.objective,
         kl=NVDP_KL.get(preset, DEFAULT_NVDP_KL) if model == "nvdp" else KLScale("elbo", 1.0),
-        **_PRESETS[preset],
+        **training,
     )
     return replace(config, **changes)
