@@ -97,7 +97,7 @@ def test_resuming_a_finished_run_needs_no_flags_and_changes_nothing(run):
         (["train", "gp", "--model", "nvpd", "--out", "x"], "did you mean 'nvdp'"),
         (["train", "gpp", "--out", "x"], "unknown task 'gpp'; did you mean 'gp'"),
         (["train", "gp", "--preset", "fast", "--out", "x"], "unknown preset 'fast'"),
-        (["train", "gp", "--variance", "none", "--out", "x"], "unknown variance 'none'"),
+        (["train", "gp", "--variance", "none", "--out", "x"], "'variance' is 'none'"),
         (["train", "gp", "--kl", "mean", "--out", "x"], "unknown KL reduction 'mean'"),
         (["train", "gp", "--steps", "0", "--out", "x"], "'steps' is 0"),
         (["train", "gp", "--learning-rate", "-1", "--out", "x"], "'learning_rate' is -1.0"),

@@ -102,7 +102,7 @@ def test_padding_is_zero_and_outside_every_mask(ragged_batch):
     assert not batch.x[~batch.mask].any()
     assert not batch.y[~batch.mask].any()
     assert not (batch.is_context & ~batch.mask).any()
-    assert torch.equal(batch.context.mask ^ batch.target.mask, batch.mask)
+    assert torch.equal(batch.is_context ^ batch.target.mask, batch.mask)
 
 
 def test_tasks_of_different_widths_do_not_collate(make_task):
@@ -142,3 +142,10 @@ def test_an_unknown_name_is_told_with_its_nearest():
     assert "'nvpd'" in message
     assert "did you mean 'nvdp'?" in message
     assert "did you mean" not in str(unknown_name("model", "zzz", ["nvdp", "cnp"]))
+
+
+def test_the_context_leaves_out_what_lies_behind_its_last_point():
+    x = torch.arange(5.0)[None, :, None]
+    batch = TaskBatch.first_points_as_context(x, x, size=2)
+    assert batch.context.x.flatten().tolist() == [0.0, 1.0]
+    assert TaskBatch.first_points_as_context(x, x, size=0).context.x.shape == (1, 0, 1)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.data.gp import GPTaskBatch
-from nvdp.data.registry import task_source
+from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, validation_tasks
 from nvdp.errors import InputError
 from nvdp.metrics import RegressionScores, evaluate_regression
@@ -18,14 +18,31 @@ DEFAULT_TASKS, DEFAULT_SAMPLES = 2_048, 16
 
 
 def evaluate_run(
-    folder: Path, tasks: int = DEFAULT_TASKS, seed: int = VALIDATION_SEED, samples: int = DEFAULT_SAMPLES
+    folder: Path,
+    tasks: int = DEFAULT_TASKS,
+    seed: int = VALIDATION_SEED,
+    samples: int = DEFAULT_SAMPLES,
+    on: str | None = None,
+    split: str | None = None,
 ) -> dict[str, Any]:
-    """What ``nvdp eval`` prints: one object with scores in three flavours, calibration, spread and rates."""
+    """What ``nvdp eval`` prints: one object with scores in three flavours, calibration, spread and rates.
+
+    `on` names another family of tasks, for transfer. `split` is which images are scored: by default those held out
+    for validation, but the test images of a set that the run was not trained on.
+    """
     if tasks < 1 or samples < 1:
         raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
     config, model, step = load_run(folder)
     oracle = _OracleScores(config.model)
-    batches = validation_tasks(task_source(config.task), seed, tasks)
+    transfer = on is not None and on != config.task
+    split = split or ("test" if transfer and on in IMAGE_TASKS else "validation")
+    source = task_source(on or config.task, config.data, split)
+    if (source.x_dim, source.y_dim) != (config.model.x_dim, config.model.y_dim):
+        raise InputError(
+            f"{folder} was trained on {config.task}: x of {config.model.x_dim} and y of {config.model.y_dim} values; "
+            f"{source.name} has {source.x_dim} and {source.y_dim}"
+        )
+    batches = validation_tasks(source, seed, tasks)
     result = evaluate_regression(model, oracle.watch(batches), samples, seed)
     evaluation = {
         "model": config.model.name,
@@ -35,6 +52,8 @@ def evaluate_run(
         "validation": {"seed": seed, "chunk": VALIDATION_CHUNK},
         **result,
     }
+    if source.name in IMAGE_TASKS:
+        evaluation |= {"on": source.name, "split": split}
     if oracle.scores.moments:
         evaluation["oracle"] = {name: row["oracle"] for name, row in oracle.scores.scores().items()}
     return evaluation

@@ -73,10 +73,19 @@ def _bound(
 def variational_prior_bound(
     model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
 ) -> Bound:
-    """E_{q(φ|D_C)}[log p(y | x, φ)] − KL(q(φ|D_C) ‖ q(φ|D)), eq. 5; for a CNP the KL is zero."""
+    """E_{q(φ|D_C)}[log p(y | x, φ)] − KL(q(φ|D_C) ‖ q(φ|D)), eq. 5."""
     q_context, q_task = model.adapt_both(tasks)
     log_likelihood = q_context.expected_log_likelihood(tasks.whole, generator)
     return _bound(log_likelihood, kl_divergence(q_context, q_task), q_context, tasks, scale)
+
+
+def likelihood_bound(
+    model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|D_C)}[log p(y | x, φ)] alone: maximum likelihood, the objective of a CNP."""
+    q_context = model.adapt(tasks.context)
+    log_likelihood = q_context.expected_log_likelihood(tasks.whole, generator)
+    return _bound(log_likelihood, torch.zeros_like(log_likelihood), q_context, tasks, scale)
 
 
 def neural_process_bound(
@@ -117,5 +126,6 @@ def log_uniform_bound(
 OBJECTIVES: dict[str, Objective] = {
     "variational-prior": variational_prior_bound,
     "neural-process": neural_process_bound,
+    "likelihood": likelihood_bound,
     "log-uniform": log_uniform_bound,
 }

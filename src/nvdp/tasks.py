@@ -138,8 +138,10 @@ class TaskBatch:
 
     @property
     def context(self) -> PointSet:
-        """D_C, what a model adapts to."""
-        return PointSet(self.x, self.y, self.is_context)
+        """D_C, what a model adapts to; entries behind the last context point of any task are left out."""
+        used = self.is_context.any(0).nonzero()
+        last = int(used[-1]) + 1 if len(used) else 0
+        return PointSet(self.x[:, :last], self.y[:, :last], self.is_context[:, :last])
 
     @property
     def target(self) -> PointSet:

@@ -31,7 +31,7 @@ def test_a_representation_is_the_mean_of_the_features_of_its_points(encoder, bat
     features = encoder.encode(batch.context)
     width = features.shape[-1]
     for task in (0, 2, 3):
-        torch.testing.assert_close(r[task, :width], features[task][batch.is_context[task]].mean(0))
+        torch.testing.assert_close(r[task, :width], features[task][batch.context.mask[task]].mean(0))
     assert not r[1, :width].any()
 
 
@@ -50,7 +50,7 @@ def test_padding_never_reaches_the_representation(encoder, batch):
 
 
 def test_one_encoding_serves_context_and_task(encoder, batch):
-    both = encoder.aggregate(encoder.encode(batch.whole), batch.context, batch.whole)
+    both = encoder.aggregate(encoder.encode(batch.whole), batch.is_context, batch.mask)
     for r, points in zip(both, (batch.context, batch.whole), strict=True):
         torch.testing.assert_close(r, encoder(points))
 

@@ -98,15 +98,14 @@ def assert_same_run(folder, other):
 
 
 def signal_at(monkeypatch, step, number):
-    """Send this process a signal while the given step draws its tasks."""
-    draw = GPTasks.training_batch
+    take = trainer.Prefetch.take
 
-    def training_batch(self, seed, at, tasks):
-        if at == step:
+    def interrupted(self, current):
+        if current == step:
             os.kill(os.getpid(), number)
-        return draw(self, seed, at, tasks)
+        return take(self, current)
 
-    monkeypatch.setattr(GPTasks, "training_batch", training_batch)
+    monkeypatch.setattr(trainer.Prefetch, "take", interrupted)
 
 
 def cut(path):

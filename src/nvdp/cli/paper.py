@@ -11,7 +11,7 @@ from nvdp.cli import app
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table1, learning, ablations, figure2 or figure9.")],
+    what: Annotated[str, typer.Argument(help="table1, table2, learning, ablations, figure2, figure4 or figure9.")],
     budget: Annotated[
         str, typer.Option(help="quick (minutes), cpu (hours on 2 cores) or paper (for GPU owners).")
     ] = "cpu",
@@ -19,11 +19,13 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Where the runs themselves live.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(help="Runs side by side, one thread each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
 ) -> None:
     """Do the runs behind a table or figure, score them, and draw.
 
     Finished runs are never repeated; a killed queue goes on where it was when the same command is given again.
     """
+    from nvdp.data.fetch import use_data_folder
     from nvdp.errors import unknown_name
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.queue import work_off
@@ -33,6 +35,7 @@ def reproduce(
     experiment = experiment_named(what)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
+    use_data_folder(data_dir)
     folders = work_off(experiment, budget, out, runs, jobs, device)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
     if experiment.collect is not None and experiment.draw is not None:
@@ -40,6 +43,9 @@ def reproduce(
         write_text(data, json.dumps(experiment.collect(folders)) + "\n")
         for path in experiment.draw(json.loads(data.read_text()), out / what / f"{what}.png"):
             typer.echo(f"drew {path}")
+    if experiment.draw_private is not None:
+        for path in experiment.draw_private(folders):
+            typer.echo(f"drew {path} (stays with the runs)")
 
 
 @app.command()

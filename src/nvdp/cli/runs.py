@@ -10,13 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
+from nvdp.errors import InputError
 
 Run = Annotated[Path, typer.Argument(help="The folder of a run, as --out of `nvdp train` left it.")]
 
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="The family of tasks: gp or trig.")],
+    task: Annotated[str, typer.Argument(help="The family of tasks: gp, trig, mnist, omniglot, celeba or images.")],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
     model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. [default: nvdp]")] = None,
     variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")] = None,
@@ -37,6 +38,12 @@ def train(
     rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
     decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="images: a folder of pictures.")] = None,
+    size: Annotated[int | None, typer.Option(help="images: rows and columns to resize to. [default: 32]")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="images: 1 takes all pictures to grey, 3 to colour. [default: as they are]")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
     devices: Annotated[int, typer.Option(help="Number of devices or processes.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
@@ -50,17 +57,24 @@ def train(
 
     Example: nvdp train gp --model nvdp --preset quick --out runs/first
     """
-    from nvdp.data.registry import task_source
+    from nvdp.data.config import DataConfig
+    from nvdp.data.fetch import use_data_folder
+    from nvdp.data.registry import check_task
     from nvdp.training.config import RunConfig, preset_config
     from nvdp.training.run_folder import CONFIG
     from nvdp.training.trainer import Machine
     from nvdp.training.trainer import train as run_training
 
-    task_source(task)
+    check_task(task)
+    use_data_folder(data_dir)
+    pictures = _given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
+    if pictures and task != "images":
+        raise InputError(f"--{next(iter(pictures))} is for the task images; {task} takes none")
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
-        config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned")
+        data = DataConfig(**pictures)
+        config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
     architecture = {
         "name": model,
         "variance": variance,
@@ -80,6 +94,7 @@ def train(
         config,
         model=replace(config.model, **_given(architecture)),
         kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
+        data=replace(config.data, **pictures),
         **_given(settings),
     )
     outcome = run_training(config, out, resume, Machine(device, devices, precision, threads), progress=not quiet)
@@ -101,22 +116,31 @@ def evaluate(
     tasks: Annotated[int, typer.Option(help="Validation tasks (the first so many of a fixed set).")] = 2_048,
     seed: Annotated[int | None, typer.Option(help="Which validation set. [default: the published one]")] = None,
     samples: Annotated[int, typer.Option(help="Sampled functions per task.")] = 16,
+    on: Annotated[str | None, typer.Option(help="Another family of tasks, for transfer, e.g. omniglot.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(help="Images to score: validation, test or train. [default: validation; test of another set]"),
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Score a run on the fixed validation set, beside the exact GP where there is one.
 
     LL is over all points, RLL over the context, PLL over the targets; higher is better.
     """
+    from nvdp.data.fetch import use_data_folder
     from nvdp.evaluation import VALIDATION_SEED, evaluate_run
     from nvdp.runtime import keep_freed_memory, use_threads
 
     keep_freed_memory()
     use_threads()
-    evaluation = evaluate_run(run, tasks, VALIDATION_SEED if seed is None else seed, samples)
+    use_data_folder(data_dir)
+    evaluation = evaluate_run(run, tasks, VALIDATION_SEED if seed is None else seed, samples, on, split)
     if as_json:
         typer.echo(json.dumps(evaluation))
         return
-    table = Table(title=f"{evaluation['model']} on {evaluation['task']}, {evaluation['tasks']} tasks")
+    place = f"{evaluation['on']} ({evaluation['split']})" if "on" in evaluation else evaluation["task"]
+    table = Table(title=f"{evaluation['model']} on {place}, {evaluation['tasks']} tasks")
     oracle = evaluation.get("oracle", {})
     for column in ("", "mean parameters", "E log p", "log E p", "± s.e.", *(["oracle"] if oracle else [])):
         table.add_column(column, justify="right")
@@ -140,7 +164,6 @@ def plot(
     """Draw what a model of GP functions predicts from five points of three new functions, beside the exact GP."""
     from dataclasses import replace as changed
 
-    from nvdp.errors import InputError
     from nvdp.plots import figure_functions, five_point_task, gp_function_panel, oracle_panel
     from nvdp.training.run_folder import load_run
 

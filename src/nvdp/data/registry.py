@@ -1,19 +1,60 @@
 """The task families by name."""
 
+from collections.abc import Callable
+from functools import partial
+
+from nvdp.data.config import NO_DATA, DataConfig
 from nvdp.data.gp import GPTasks
+from nvdp.data.image_folder import FolderImages
+from nvdp.data.image_sets import PUBLIC_SETS, PublicImages, check_split
+from nvdp.data.images import ImageTasks
 from nvdp.data.source import TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
-from nvdp.errors import unknown_name
+from nvdp.errors import InputError, unknown_name
 
-SOURCES: dict[str, type[TaskSource]] = {"gp": GPTasks, "trig": TrigonometryTasks}
+SourceOf = Callable[[DataConfig, str], TaskSource]
 
 
-def task_source(name: str) -> TaskSource:
-    """The source of tasks of that name.
+def _public(name: str, data: DataConfig, split: str) -> TaskSource:
+    return ImageTasks(PublicImages(name), split)
 
-    >>> task_source("gp").x_dim
-    1
-    """
+
+def _folder(data: DataConfig, split: str) -> TaskSource:
+    return ImageTasks(FolderImages(data), split)
+
+
+def _drawn(kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str) -> TaskSource:
+    if split != "validation":
+        raise InputError(f"{kind.name} tasks are drawn, not kept: they have no split '{split}'; choose another --seed")
+    return kind()
+
+
+SOURCES: dict[str, SourceOf] = {
+    "gp": partial(_drawn, GPTasks),
+    "trig": partial(_drawn, TrigonometryTasks),
+    **{name: partial(_public, name) for name in PUBLIC_SETS},
+    "images": _folder,
+}
+IMAGE_TASKS = (*PUBLIC_SETS, "images")
+
+
+def image_size(name: str, data: DataConfig) -> int:
+    """Rows and columns of the images of a task."""
+    return data.size if name == "images" else PUBLIC_SETS[name].size
+
+
+def check_task(name: str) -> None:
+    """Refuse a name that is no family of tasks."""
     if name not in SOURCES:
         raise unknown_name("task", name, SOURCES)
-    return SOURCES[name]()
+
+
+def task_source(name: str, data: DataConfig = NO_DATA, split: str = "validation") -> TaskSource:
+    """The source of tasks of that name; no file is read before it is asked for tasks.
+
+    >>> task_source("gp").x_dim, task_source("mnist").x_dim, task_source("celeba").y_dim
+    (1, 2, 3)
+    """
+    check_task(name)
+    check_split(split)
+    return SOURCES[name](data, split)

@@ -1,7 +1,7 @@
 """What a source of tasks answers: a training batch for a step, and a fixed validation set in chunks."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Protocol
+from typing import Protocol
 
 from nvdp.tasks import TaskBatch
 
@@ -11,9 +11,20 @@ VALIDATION_CHUNK = 64  # tasks drawn from one generator; part of the validation 
 class TaskSource(Protocol):
     """Tasks of one family."""
 
-    name: ClassVar[str]
-    x_dim: ClassVar[int]
-    y_dim: ClassVar[int]
+    @property
+    def name(self) -> str:
+        """The name that ``nvdp train`` takes."""
+        ...
+
+    @property
+    def x_dim(self) -> int:
+        """Features of an input."""
+        ...
+
+    @property
+    def y_dim(self) -> int:
+        """Values of an output."""
+        ...
 
     def training_batch(self, seed: int, step: int, tasks: int) -> TaskBatch:
         """The tasks of one training step; the same arguments give the same tasks."""

@@ -13,11 +13,16 @@ BUDGETS = ("quick", "cpu", "paper")
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One row of a table: its name, what to train, on how many validation tasks to score it."""
+    """One row of a table: its name, what to train, on how many validation tasks to score it.
+
+    Images are scored on a `split`, and perhaps on the test images of further sets (transfer).
+    """
 
     name: str
     config: RunConfig
     tasks: int
+    split: str = "validation"
+    also_on: tuple[str, ...] = ()
 
     def folder(self, runs: Path) -> Path:
         """Where the run lives: the same configuration gives the same place."""
@@ -34,3 +39,4 @@ class Experiment:
     plan: Callable[[str], Sequence[PlannedRun]]
     collect: Callable[[Mapping[str, Path]], Any] | None = None  # run folders by name → JSON for the figure
     draw: Callable[[Any, Path], Sequence[Path]] | None = None  # that JSON, a PNG's path → files written
+    draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None  # figures that must stay with the runs

@@ -41,6 +41,8 @@ class Order:
     folder: str
     result: str
     device: str
+    split: str = "validation"
+    also_on: tuple[str, ...] = ()
 
 
 def result_path(out: Path, what: str, budget: str, name: str) -> Path:
@@ -63,6 +65,8 @@ def work_off(
             str(run.folder(runs)),
             str(result_path(out, experiment.name, budget, run.name)),
             device,
+            run.split,
+            run.also_on,
         )
         for run in plan
     ]
@@ -78,7 +82,9 @@ def _finished(order: Order) -> bool:
     before = json.loads(path.read_text())
     if RunConfig.from_dict(before["config"], str(path)) != order.config:
         raise InputError(f"{path} holds the result of another configuration; move it away or choose another --out")
-    return bool(before["evaluation"]["tasks"] == order.tasks)
+    scored = [before["evaluation"], *(before.get("evaluations", {}).get(on) for on in order.also_on)]
+    wanted = before["evaluation"].get("split", "validation") == order.split
+    return wanted and all(evaluation is not None and evaluation["tasks"] == order.tasks for evaluation in scored)
 
 
 def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
@@ -157,8 +163,10 @@ def carry_out(order: Order) -> None:
             "python": platform.python_version(),
         },
         "config": asdict(order.config),
-        "evaluation": evaluate_run(folder, order.tasks),
+        "evaluation": evaluate_run(folder, order.tasks, split=order.split),
     }
+    if order.also_on:
+        result["evaluations"] = {on: evaluate_run(folder, order.tasks, on=on) for on in order.also_on}
     path = Path(order.result)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(result, indent=1) + "\n")

@@ -3,12 +3,16 @@
 from nvdp.errors import unknown_name
 from nvdp.experiments.ablations import ABLATIONS
 from nvdp.experiments.figure2 import FIGURE2
+from nvdp.experiments.figure4 import FIGURE4
 from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.learning import LEARNING
 from nvdp.experiments.plan import Experiment
 from nvdp.experiments.table1 import TABLE1
+from nvdp.experiments.table2 import TABLE2
 
-EXPERIMENTS: dict[str, Experiment] = {e.name: e for e in (TABLE1, FIGURE2, FIGURE9, LEARNING, ABLATIONS)}
+EXPERIMENTS: dict[str, Experiment] = {
+    e.name: e for e in (TABLE1, FIGURE2, TABLE2, FIGURE4, FIGURE9, LEARNING, ABLATIONS)
+}
 
 
 def experiment_named(name: str) -> Experiment:

@@ -15,6 +15,7 @@ def main(text: str) -> None:
     os.nice(5)
     values: dict[str, Any] = json.loads(text)
     values["config"] = RunConfig.from_dict(values["config"])
+    values["also_on"] = tuple(values["also_on"])
     try:
         carry_out(Order(**values))
     except (InputError, OSError) as error:

@@ -41,7 +41,8 @@ class MetaModel(nn.Module, ABC):
         """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both."""
         self._check_widths(tasks.whole)
         features = self.encoder.encode(tasks.whole)
-        context, whole = self.encoder.aggregate(features, tasks.context, tasks.whole)
+        context, whole = self.encoder.aggregate(features, tasks.is_context, tasks.mask)
+        # Not as one batch: a product's rounding depends on a row's place, and equal sets must give equal posteriors.
         return self.posterior(context), self.posterior(whole)
 
     def _check_widths(self, points: PointSet) -> None:

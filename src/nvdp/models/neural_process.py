@@ -8,9 +8,11 @@ from torch.distributions import Normal
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.nn.likelihoods import GaussianLikelihood
-from nvdp.nn.mlp import ConditionedMLP
+from nvdp.nn.mlp import ConditionedMLP, keep_signal
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.posteriors import LatentPosterior, PointPosterior, Posterior
+
+LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
 
 
 class NeuralProcess(MetaModel):
@@ -33,7 +35,11 @@ class NeuralProcess(MetaModel):
         condition = self.encoder.size - self.latent_inputs
         if latent:
             hidden = nn.Linear(self.latent_inputs, config.representation)
-            self.latent_head = nn.Sequential(hidden, nn.ReLU(), nn.Linear(config.representation, 2 * config.latent))
+            head = nn.Linear(config.representation, 2 * config.latent)
+            for linear in (hidden, head):
+                keep_signal(linear.weight, linear.in_features)
+            nn.init.constant_(head.bias[config.latent :], LATENT_START)
+            self.latent_head = nn.Sequential(hidden, nn.ReLU(), head)
             condition += config.latent
         self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
         self.network = ConditionedMLP(

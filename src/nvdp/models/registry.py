@@ -35,7 +35,7 @@ _SPECS = (
     ModelSpec(
         "cnp",
         partial(NeuralProcess, latent=False, deterministic=True),
-        "variational-prior",
+        "likelihood",
         "Conditional Neural Process: deterministic path, maximum likelihood",
     ),
     ModelSpec(

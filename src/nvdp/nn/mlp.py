@@ -124,11 +124,14 @@ class ConditionedMLP(nn.Module):
     def __init__(self, inputs: int, condition: int, width: int, layers: int, outputs: int, activation: str) -> None:
         super().__init__()
         self.activation = activation_named(activation)
-        self.first_x = fan_in_uniform(inputs, width, fan_in=inputs + condition)
+        self.first_x = nn.Parameter(torch.empty(inputs, width))
         self.first_condition = nn.Linear(condition, width)
-        bound = 1 / math.sqrt(inputs + condition)
-        nn.init.uniform_(self.first_condition.weight, -bound, bound)
-        self.hidden = nn.ModuleList(nn.Linear(width, width) for _ in range(layers - 1))
+        for weight in (self.first_x, self.first_condition.weight):
+            keep_signal(weight, inputs + condition)
+        hidden = [nn.Linear(width, width) for _ in range(layers - 1)]
+        for linear in hidden:
+            keep_signal(linear.weight, width)
+        self.hidden = nn.ModuleList(hidden)
         self.last = nn.Linear(width, outputs)
 
     def forward(

@@ -1,7 +1,7 @@
 """Set representation r = mean_i h(x_i, y_i), the text under eq. 3: what a task's points say, in any order."""
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nvdp.nn.mlp import MLP
@@ -37,19 +37,19 @@ class MeanSetEncoder(nn.Module):
         return torch.cat([path(pairs) for path in self.features], dim=-1)
 
     def aggregate(
-        self, features: Float[Tensor, "task point feature"], *sets: PointSet
+        self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
     ) -> tuple[Float[Tensor, "task r"], ...]:
-        """The representation of each of several sets over the same encoded points.
+        """The representation of each of several sets, given by masks over the same encoded points.
 
         Context and whole task share their points, so both come from one encoding and one product.
         """
-        masks = torch.stack([points.mask for points in sets], dim=1).to(features.dtype)  # (task, set, point)
-        count = masks.sum(-1, keepdim=True)  # (task, set, 1)
-        means = (masks / count.clamp(min=1)) @ features  # (task, set, r)
+        members = torch.stack(masks, dim=1).to(features.dtype)  # (task, set, point)
+        count = members.sum(-1, keepdim=True)  # (task, set, 1)
+        means = (members / count.clamp(min=1)) @ features  # (task, set, r)
         if self.count_feature:
             means = torch.cat([means, torch.log1p(count) / 5], dim=-1)
         return means.unbind(1)
 
     def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
         """The representation of one set per task."""
-        return self.aggregate(self.encode(points), points)[0]
+        return self.aggregate(self.encode(points), points.mask)[0]

@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from nvdp.data.registry import task_source
+from nvdp.data.config import NO_DATA, DataConfig
+from nvdp.data.registry import IMAGE_TASKS, check_task, task_source
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import model_spec
 from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 1
+_GROUPS: dict[str, type] = {"model": ModelConfig, "kl": KLScale, "data": DataConfig}
 T = TypeVar("T")
 
 
@@ -33,15 +35,16 @@ class RunConfig:
     gradient_clip: float | None = None  # largest norm of the whole gradient
     weight_average: float | None = None  # decay of an exponential moving average of the weights
     seed: int = 0
+    data: DataConfig = NO_DATA  # for the task `images`
     log_every: int = 100
     checkpoint_every: int = 1_000
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        for name, kind in (("model", ModelConfig), ("kl", KLScale)):
+        for name, kind in _GROUPS.items():
             if not isinstance(getattr(self, name), kind):
                 raise InputError(f"setting '{name}' is {getattr(self, name)!r}; expected a group of settings")
-        task_source(self.task)
+        check_task(self.task)
         model_spec(self.model.name)
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
@@ -62,14 +65,17 @@ class RunConfig:
             raise InputError(f"the configuration has format version {self.version}; this nvdp reads {FORMAT_VERSION}")
 
     def to_json(self) -> str:
-        """The text of config.json."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+        """The text of config.json; the data settings are in it only if there are any."""
+        values = dataclasses.asdict(self)
+        if self.data == NO_DATA:  # run folders are named by this text: those of other tasks keep their names
+            del values["data"]
+        return json.dumps(values, indent=2) + "\n"
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str = "configuration") -> Self:
         """The record of a dictionary; an unknown key is refused by name."""
         values = dict(values)
-        for name, kind in (("model", ModelConfig), ("kl", KLScale)):
+        for name, kind in _GROUPS.items():
             if isinstance(values.get(name), dict):
                 values[name] = _record(kind, values[name], f"{origin}: {name}")
         return _record(cls, values, origin)
@@ -109,6 +115,15 @@ TOY: dict[str, Any] = {
     "decoder_sees": "x,r",
 }
 
+CELEBA: dict[str, Any] = {"representation": 1_024}
+IMAGE_LEARNING_RATE, EPOCHS = 4e-4, 300
+EPOCH_IMAGES = {
+    "mnist": 50_000,
+    "omniglot": 16_720,
+    "celeba": 162_770,
+    "images": 16_720,
+}  # a folder's size is not known
+
 _PRESETS: dict[str, dict[str, Any]] = {
     "quick": {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
     "cpu": {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
@@ -117,22 +132,36 @@ _PRESETS: dict[str, dict[str, Any]] = {
 }
 PRESETS = tuple(_PRESETS)
 NVDP_KL = {"released": KLScale("released", 1.4)}
+RELEASED_IMAGE_KL = KLScale("released", 0.5)
 DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
 
 
-def preset_config(task: str, model: str, preset: str, variance: str = "learned", **changes: Any) -> RunConfig:
+def preset_config(
+    task: str, model: str, preset: str, variance: str = "learned", data: DataConfig = NO_DATA, **changes: Any
+) -> RunConfig:
     """The configuration of a preset for a task and model, with some settings changed.
 
     >>> preset_config("gp", "nvdp", "paper").steps
     500000
+    >>> celeba = preset_config("celeba", "nvdp", "paper").model
+    >>> celeba.x_dim, celeba.y_dim, celeba.representation
+    (2, 3, 1024)
     """
     if preset not in _PRESETS:
         raise unknown_name("preset", preset, _PRESETS)
     spec = model_spec(model)
-    architecture: dict[str, Any] = dict(TOY) if task == "trig" else {}
+    source = task_source(task, data)
+    architecture: dict[str, Any] = {"x_dim": source.x_dim, "y_dim": source.y_dim}
+    architecture |= TOY if task == "trig" else CELEBA if task == "celeba" else {}
     if preset == "released":
         architecture["rate_bounds"] = "clip"
     training = dict(_PRESETS[preset])
+    kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
+    if task in IMAGE_TASKS and preset in ("paper", "released"):
+        training |= {"learning_rate": IMAGE_LEARNING_RATE, "steps": EPOCHS * EPOCH_IMAGES[task] // 16}
+        kl = RELEASED_IMAGE_KL if preset == "released" else kl
+    elif task == "celeba":
+        training["steps"] //= 10  # a representation of 1,024 makes a step some twenty times as dear
     if task == "trig" and preset in ("quick", "cpu"):
         training["learning_rate"] = 3e-3  # a network of 12 units takes larger steps
     config = RunConfig(
@@ -140,7 +169,8 @@ def preset_config(task: str, model: str, preset: str, variance: str = "learned",
         model=ModelConfig(model, variance=variance, **architecture),
         preset=preset,
         objective=spec.objective,
-        kl=NVDP_KL.get(preset, DEFAULT_NVDP_KL) if model == "nvdp" else KLScale("elbo", 1.0),
+        kl=kl if model == "nvdp" else KLScale("elbo", 1.0),
+        data=data,
         **training,
     )
     return replace(config, **changes)

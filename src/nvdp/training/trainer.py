@@ -25,6 +25,7 @@ from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, with_prefix
 from nvdp.training.config import RunConfig
 from nvdp.training.log import RunLog
+from nvdp.training.prefetch import Prefetch
 from nvdp.training.progress import TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, save_model, start_run
 from nvdp.training.stop import StopRequest
@@ -93,7 +94,8 @@ def train(
     progress: bool = False,
 ) -> Outcome:
     """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
-    source = task_source(config.task)
+    source = task_source(config.task, config.data)
+    source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)
     keep_freed_memory()
     use_threads(machine.threads)
@@ -120,8 +122,12 @@ def train(
             tensors |= with_prefix("average", dict(average.state_dict()))
         save_checkpoint(folder / CHECKPOINTS, Checkpoint(step, tensors, numbers))
 
+    def draw(step: int) -> TaskBatch:
+        return source.training_batch(config.seed, step, config.tasks_per_step)
+
     title = f"{config.model.name} on {config.task}"
     with (
+        Prefetch(draw, step, config.steps) as prefetch,
         RunLog(folder, step) as log,
         TrainingProgress(title, config.steps, step, progress) as bar,
         StopRequest() as stop,
@@ -129,7 +135,7 @@ def train(
         while step < config.steps and stop.signal is None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(config, step)
-            tasks = source.training_batch(config.seed, step, config.tasks_per_step).to(fabric.device)
+            tasks = prefetch.take(step).to(fabric.device)
             noise = derived_generator(config.seed, "noise", step, device=fabric.device)
             numbers = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
 

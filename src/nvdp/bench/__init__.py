@@ -1,0 +1,8 @@
+"""Benchmarks behind ``nvdp bench``: each suite measures its variants in turns within one run, and returns rows.
+
+Rows are plain dictionaries, ready for JSON; all times are medians in milliseconds of wall-clock time.
+"""
+
+from nvdp.bench.report import SUITES, Settings, run_suite
+
+__all__ = ["SUITES", "Settings", "run_suite"]

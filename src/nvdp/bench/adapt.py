@@ -1,0 +1,144 @@
+"""Suite ``adapt``: from the context of a new task to predictions, time and quality beside each other."""
+
+import statistics
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nvdp.bench.peers import MODULES, Method, adapted, fine_tuned, gpytorch_gp, missing_peers, sklearn_gp
+from nvdp.bench.timing import Timings, Variant, interleaved
+from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, GPTaskBatch, rbf_kernel
+from nvdp.errors import InputError
+from nvdp.models.base import MetaModel
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import build_model
+from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.randomness import derived_generator
+from nvdp.tasks import TaskBatch
+from nvdp.training.run_folder import load_run
+
+CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
+NAMES = ("ours", "finetune", *MODULES)
+NOTES = {
+    "ours": "model.adapt and predict with mean parameters at 400 targets",
+    "finetune": "5 Adam steps on the context with the same network, then the same prediction",
+    "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",
+    "gpytorch": "ExactGP, scaled RBF, 50 Adam iterations at 0.1 as in its tutorial, fitted to the context",
+    "ll": "mean log-likelihood of the targets, true functions drawn from a GP; oracle: the true kernel, no floor on σ; "
+    "null for a model that was not trained (give --run)",
+    "many": "1,000 tasks: ours at once; the others one by one, timed on `loop_tasks` tasks and scaled up",
+}
+
+
+def adapt_rows(
+    run: Path | None, rounds: int, seconds: float, contexts: Sequence[int] = CONTEXTS, many: int = MANY
+) -> list[dict[str, Any]]:
+    """A row for each context size, each round with a task of its own, and one for many tasks at once."""
+    model = _model(run)
+    methods: dict[str, Method] = {"ours": adapted(model), "finetune": fine_tuned(model)}
+    absent = missing_peers()
+    for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):
+        if MODULES[name] not in absent:
+            methods[name] = make()
+    rows = [_one_task_row(model, methods, size, rounds, seconds, run is not None) for size in contexts]
+    return [*rows, _many_tasks_row(model, methods, many, max(5, rounds // 4), run is not None)]
+
+
+def gp_tasks(tasks: int, context: int, targets: int, seed: int = 0) -> GPTaskBatch:
+    """Functions from a GP with random kernels: the context anywhere, the targets on a grid, all with noise.
+
+    >>> gp_tasks(2, 5, 20).target.count
+    tensor([20., 20.])
+    """
+    generator = derived_generator(seed, "bench adapt", context)
+
+    def uniform(low: float, high: float, *shape: int) -> torch.Tensor:
+        return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    length_scale, signal_scale = uniform(*LENGTH_SCALES, tasks), uniform(*SIGNAL_SCALES, tasks)
+    grid = torch.linspace(*DOMAIN, targets, dtype=torch.float64)[None, :, None].expand(tasks, -1, -1)
+    x = torch.cat([uniform(*DOMAIN, tasks, context, 1), grid], dim=1)
+    covariance = rbf_kernel(x, x, length_scale, signal_scale)
+    covariance.diagonal(dim1=-2, dim2=-1).add_(NOISE**2)
+    white = torch.randn(tasks, context + targets, 1, generator=generator, dtype=torch.float64)
+    plain = TaskBatch.first_points_as_context(x.float(), (torch.linalg.cholesky(covariance) @ white).float(), context)
+    return GPTaskBatch(plain.x, plain.y, plain.is_context, plain.mask, length_scale, signal_scale)
+
+
+def _one_task_row(
+    model: MetaModel, methods: dict[str, Method], size: int, rounds: int, seconds: float, trained: bool
+) -> dict[str, Any]:
+    batch = gp_tasks(rounds, size, TARGETS)
+    scores: dict[str, dict[int, float]] = {name: {} for name in methods}
+
+    def work(name: str, index: int) -> None:
+        x, y = batch.x[index], batch.y[index]
+        mean, std = methods[name](x[:size], y[:size], x[size:])
+        scores[name][index] = float(gaussian_log_prob(y[size:].double(), mean.double(), std.double()).mean())
+
+    timings = interleaved({name: partial(work, name) for name in methods}, rounds, seconds=seconds)
+    done = batch.first(len(timings.spans["ours"]))
+    oracle = done.oracle().log_prob(done.y.double())[0, :, size:].mean()
+    quality: dict[str, Any] = {"oracle_ll": float(oracle)}
+    for name in NAMES:
+        values = list(scores.get(name, {}).values())
+        known = bool(values) and (trained or name in MODULES)
+        quality[f"{name}_ll"] = statistics.mean(values) if known else None
+        quality[f"{name}_ll_stderr"] = (
+            statistics.stdev(values) / len(values) ** 0.5 if known and len(values) > 1 else None
+        )
+    shape = f"S={size}, {TARGETS} targets, 1 task"
+    return _row(model, shape, 1, size, timings, {}) | quality
+
+
+def _many_tasks_row(
+    model: MetaModel, methods: dict[str, Method], many: int, loop_tasks: int, trained: bool
+) -> dict[str, Any]:
+    batch, size = gp_tasks(many, MANY_CONTEXT, TARGETS), MANY_CONTEXT
+    x, y, x_target = batch.x[:, :size], batch.y[:, :size], batch.x[:, size:]
+    loop_tasks = min(loop_tasks, many)
+    at_once: list[torch.Tensor] = []
+
+    def ours(_: int) -> None:
+        with torch.no_grad():
+            prediction = model.adapt(x, y).predict(x_target)
+            at_once[:] = [prediction.mean, prediction.std]
+
+    def loop(method: Method, _: int) -> None:
+        for index in range(loop_tasks):
+            method(x[index], y[index], x_target[index])
+
+    variants: dict[str, Variant] = {"ours": ours}
+    variants |= {name: partial(loop, method) for name, method in methods.items() if name != "ours"}
+    timings = interleaved(variants, rounds=3)
+    log_prob = gaussian_log_prob(batch.y[:, size:].double(), at_once[0].double(), at_once[1].double())
+    scale = dict.fromkeys(list(methods)[1:], many / loop_tasks)
+    return _row(model, f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale) | {
+        "loop_tasks": loop_tasks,
+        "ours_ll": float(log_prob.mean()) if trained else None,
+        "oracle_ll": float(batch.oracle().log_prob(batch.y.double())[0, :, size:].mean()),
+    }
+
+
+def _row(
+    model: MetaModel, shape: str, tasks: int, size: int, timings: Timings, scale: dict[str, float]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {"model": model.config.name, "shape": shape, "tasks": tasks, "context": size}
+    row |= {"targets": TARGETS, "autograd_ms": None, "floor_ms": None} | timings.columns(scale)
+    for name in NAMES[1:]:
+        known = name in timings.spans
+        row.setdefault(f"{name}_ms", None)
+        row[f"{name}_over_ours"] = timings.ratio(name, "ours") * scale.get(name, 1.0) if known else None
+    return row
+
+
+def _model(run: Path | None) -> MetaModel:
+    if run is None:
+        return build_model(ModelConfig("nvdp")).eval()
+    config, model, _ = load_run(run)
+    if config.task != "gp":
+        raise InputError(f"{run} was trained on {config.task}; the adapt suite needs a model of gp functions")
+    return model

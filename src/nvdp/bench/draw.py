@@ -1,0 +1,149 @@
+"""One figure for each suite, from its result alone."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nvdp.bench.adapt import NAMES
+from nvdp.plots.curves import figure_training
+from nvdp.plots.style import (
+    BLUE,
+    FONT_SIZE,
+    GREEN,
+    ORANGE,
+    SKY_BLUE,
+    VERMILLION,
+    WIDTH,
+    new_figure,
+    save_figure,
+    tidy,
+)
+
+STEP_BARS = {
+    "floor": ("matrix products alone", SKY_BLUE),
+    "ours": ("nvdp", BLUE),
+    "autograd": ("straightforward", ORANGE),
+    "autograd_default_malloc": ("straightforward, default malloc", VERMILLION),
+}
+METHODS = {
+    "ours": ("nvdp", BLUE),
+    "finetune": ("5 gradient steps", SKY_BLUE),
+    "sklearn": ("scikit-learn GP", ORANGE),
+    "gpytorch": ("GPyTorch GP", VERMILLION),
+    "oracle": ("GP with the true kernel", GREEN),
+}
+AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
+LINES = {"ours": ("nvdp", BLUE, "o-"), "autograd": ("straightforward", VERMILLION, "s--")}
+
+
+def draw(result: dict[str, Any], path: Path) -> list[Path]:
+    """Draw a suite's result; a PDF goes beside a PNG."""
+    return {"step": _step, "adapt": _adapt, "growth": _growth, "quality": _quality}[result["suite"]](
+        result["rows"], path
+    )
+
+
+def _step(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    figure = new_figure(WIDTH, 2.8)
+    for axes, shape in zip(figure.subplots(1, len(shapes), squeeze=False)[0], shapes, strict=True):
+        group = [row for row in rows if row["shape"] == shape]
+        _bars(axes, group, STEP_BARS, "ms")
+        axes.set_xticks(
+            range(len(group)), [row["model"] for row in group], rotation=25, ha="right", rotation_mode="anchor"
+        )
+        axes.set_title(f"{shape}: {group[0]['tasks']} tasks of {group[0]['points']} points", fontsize=FONT_SIZE + 1)
+        axes.set_ylabel("ms a training step", fontsize=FONT_SIZE)
+        tidy(axes)
+    return _finish(figure, path)
+
+
+def _adapt(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    from matplotlib.ticker import StrMethodFormatter
+
+    figure = new_figure(WIDTH, 3.0)
+    times, quality = figure.subplots(1, 2)
+    timed = {name: METHODS[name] for name in NAMES}
+    _bars(times, rows, timed, "ms")
+    times.set_yscale("log")
+    times.set_ylabel("ms to adapt and predict", fontsize=FONT_SIZE)
+    single = [row for row in rows if row["tasks"] == 1]
+    _bars(quality, single, METHODS, "ll")
+    quality.axhline(0, color="black", linewidth=0.6)
+    quality.set_yscale("symlog", linthresh=1)
+    quality.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    quality.set_ylabel("log-likelihood per target", fontsize=FONT_SIZE)
+    for axes, group in ((times, rows), (quality, single)):
+        labels = [f"S = {row['context']}" + (f"\n{row['tasks']} tasks" if row["tasks"] > 1 else "") for row in group]
+        axes.set_xticks(range(len(group)), labels)
+        tidy(axes)
+    return _finish(figure, path)
+
+
+def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    figure = new_figure(WIDTH, 3.8)
+    grid = figure.subplots(2, len(AXES), sharex="col", sharey="row")
+    for column, (axis, label) in enumerate(AXES.items()):
+        group = sorted((row for row in rows if row["axis"] in (axis, "base")), key=lambda row: row[axis])
+        for name, (title, colour, line) in LINES.items():
+            style = {"color": colour, "linewidth": 1.2, "markersize": 3.5}
+            done = [row for row in group if row[f"{name}_ms"] is not None]
+            x = [row[axis] for row in done]
+            grid[0, column].plot(x, [row[f"{name}_ms"] for row in done], line, label=title, **style)
+            grid[1, column].plot(x, [row[f"{name}_peak_bytes"] / 2**20 for row in done], line, **style)
+        skipped = [row for row in group if row["autograd_skipped"]]
+        if skipped:
+            sizes = [row["autograd_estimated_bytes"] / 2**20 for row in skipped]
+            hollow = {"color": VERMILLION, "linestyle": "none", "marker": "s", "fillstyle": "none", "markersize": 3.5}
+            grid[1, column].plot([row[axis] for row in skipped], sizes, label="estimated, not run", **hollow)
+        for axes in grid[:, column]:
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+            axes.minorticks_off()
+            tidy(axes)
+        ticks = [row[axis] for row in group]
+        grid[1, column].set_xticks(ticks, ticks, rotation=60 if len(ticks) > 4 else 0)
+        grid[1, column].set_xlabel(label, fontsize=FONT_SIZE)
+    grid[0, 0].set_ylabel("ms a training step", fontsize=FONT_SIZE)
+    grid[1, 0].set_ylabel("MiB at the peak", fontsize=FONT_SIZE)
+    return _finish(figure, path)
+
+
+def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    curves = {}
+    for recipe in dict.fromkeys(row["recipe"] for row in rows):
+        group = [row for row in rows if row["recipe"] == recipe]
+        seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
+        curves[f"{recipe} recipe"] = (seconds, ll)
+    return figure_training(curves, path, x_label="seconds of training on one thread")
+
+
+def _bars(axes: Any, rows: list[dict[str, Any]], variants: dict[str, tuple[str, str]], unit: str) -> None:
+    """Bars of all variants for every row, with quartiles where there are any; a variant not measured has none."""
+    width = 0.84 / len(variants)
+    for index, (name, (label, colour)) in enumerate(variants.items()):
+        measured = [(place, row) for place, row in enumerate(rows) if row.get(f"{name}_{unit}") is not None]
+        if not measured:
+            continue
+        places = [place + (index - (len(variants) - 1) / 2) * width for place, _ in measured]
+        heights = np.array([row[f"{name}_{unit}"] for _, row in measured])
+        axes.bar(places, heights, width * 0.92, color=colour, label=label)
+        key = f"{name}_quartiles_{unit}"
+        if all(key in row for _, row in measured):
+            low, high = np.array([row[key] for _, row in measured]).T
+            errors = np.maximum([heights - low, high - heights], 0)
+            axes.errorbar(places, heights, errors, fmt="none", ecolor="black", elinewidth=0.7)
+
+
+def _finish(figure: Any, path: Path) -> list[Path]:
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, fontsize=FONT_SIZE, frameon=False)
+    return save_figure(figure, path)

@@ -1,0 +1,116 @@
+"""Suite ``quality``: log-likelihood against seconds for NVDP with the shipped recipe and with the paper's."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from nvdp.data.registry import task_source
+from nvdp.data.source import validation_tasks
+from nvdp.evaluation import VALIDATION_SEED
+from nvdp.metrics import Scores, evaluate_regression
+from nvdp.models.base import MetaModel
+from nvdp.models.registry import build_model
+from nvdp.randomness import derived_generator
+from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.trainer import TrainingStep, learning_rate_at
+
+RECIPES = ("cpu", "paper")
+CHUNK_SECONDS, TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 2.0, 10, 128, 8
+FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+NOTES = {
+    "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",
+    "seconds": "training alone, data generation included; recipes take turns, scoring is not counted",
+    "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks",
+}
+
+
+@dataclass
+class Recipe:
+    """A recipe in training: a clock that runs only while it trains."""
+
+    config: RunConfig
+    budget: float  # seconds
+    spent: float = 0.0
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.source = task_source(self.config.task)
+        self.model = build_model(self.config.model, self.config.seed)
+        self.module = TrainingStep(self.model, self.config.objective, self.config.kl)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate, fused=True)
+        decay = self.config.weight_average
+        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
+
+    def train_until(self, seconds: float) -> None:
+        """Train until its own clock shows that many seconds."""
+        self.model.train()
+        began = time.perf_counter() - self.spent
+        while self.spent < seconds:
+            self.one_step()
+            self.spent = time.perf_counter() - began
+
+    def one_step(self) -> None:
+        """As the trainer does it, but with the schedule's position taken from the clock."""
+        position = min(int(self.config.steps * self.spent / self.budget), self.config.steps - 1)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate_at(self.config, position)
+        tasks = self.source.training_batch(self.config.seed, self.step, self.config.tasks_per_step)
+        noise = derived_generator(self.config.seed, "noise", self.step)
+        bound = self.module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)["bound"]
+        self.optimizer.zero_grad()
+        (-bound).backward()
+        if self.config.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
+        self.optimizer.step()
+        if self.average is not None:
+            self.average.update_parameters(self.model)
+        self.step += 1
+
+    def row(self, validation: int) -> dict[str, Any]:
+        """Where it stands."""
+        model = self.model if self.average is None else cast(MetaModel, self.average.module)
+        batches = validation_tasks(self.source, VALIDATION_SEED, validation)
+        scores = cast(Scores, evaluate_regression(model, batches, SAMPLES)["scores"])
+        return {
+            "model": self.config.model.name,
+            "shape": self.config.task,
+            "recipe": self.config.preset,
+            "seconds": self.spent,
+            "steps": self.step,
+            "ours_ms": 1e3 * self.spent / self.step,
+            "autograd_ms": None,
+            "floor_ms": None,
+            **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
+        }
+
+
+def quality_rows(
+    seconds: float, fractions: Sequence[float] = FRACTIONS, validation: int = VALIDATION_TASKS
+) -> list[dict[str, Any]]:
+    """Train each recipe for that many seconds, in turns, and score both at the same fractions of them."""
+    recipes = [_started(preset, seconds) for preset in RECIPES]
+    rows, clock = [], 0.0
+    for mark in (fraction * seconds for fraction in fractions):
+        while clock < mark:
+            clock = min(clock + CHUNK_SECONDS, mark)
+            for recipe in recipes:
+                recipe.train_until(clock)
+        rows += [recipe.row(validation) for recipe in recipes]
+    return rows
+
+
+def _started(preset: str, seconds: float) -> Recipe:
+    """A recipe whose number of steps is what the seconds allow, judged by a trial of a few steps."""
+    config = preset_config("gp", "nvdp", preset)
+    trial = Recipe(config, seconds)
+    trial.one_step()
+    began = time.perf_counter()
+    for _ in range(TRIAL_STEPS):
+        trial.one_step()
+    steps = max(1, round(seconds * TRIAL_STEPS / (time.perf_counter() - began)))
+    return Recipe(replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10)), seconds)

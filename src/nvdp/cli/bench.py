@@ -1,0 +1,48 @@
+"""The command that measures speed: ``nvdp bench``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from nvdp.cli import app
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Option(help="step, adapt, growth or quality.")] = "step",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: within a minute.")] = False,
+    threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
+    run: Annotated[Path | None, typer.Option(help="adapt: the run folder of a trained GP model, for quality.")] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="quality: seconds of training for each recipe (600; quick: 20).", min=1)
+    ] = None,
+) -> None:
+    """Measure speed: ours, the straightforward version and the machine's limit, in turns within one run.
+
+    step: a training step of each model. adapt: adapt + predict beside Gaussian processes and fine-tuning.
+    growth: time and memory as tasks, points, width and layers grow. quality: log-likelihood against seconds.
+
+    Example: nvdp bench --suite step --quick --json step.json --plot step.png
+    """
+    from nvdp.bench import Settings, run_suite
+    from nvdp.bench.draw import draw
+    from nvdp.bench.peers import missing_peers
+    from nvdp.bench.report import table
+    from nvdp.training.files import write_text
+
+    if suite == "adapt" and (missing := missing_peers()):
+        typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
+    result = run_suite(suite, Settings(quick, run, seconds), threads)
+    Console().print(table(result))
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(json_file, json.dumps(result, indent=1) + "\n")
+        typer.echo(f"wrote {json_file}")
+    if plot is not None:
+        for path in draw(result, plot):
+            typer.echo(f"drew {path}")

@@ -1,0 +1,73 @@
+"""Commands about data sets: list, fetch, path and check."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nvdp.cli import app
+from nvdp.errors import InputError
+
+data = typer.Typer(help="The public sets of images: what is here, and where it comes from.", no_args_is_help=True)
+app.add_typer(data, name="data")
+
+Name = Annotated[str, typer.Argument(help="mnist, omniglot or celeba.")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")]
+
+
+@data.command("list")
+def list_sets(data_dir: DataDir = None) -> None:
+    """List the sets, and where each was found on this machine."""
+    from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
+    from nvdp.data.image_sets import PUBLIC_SETS
+
+    use_data_folder(data_dir)
+    for each in PUBLIC_SETS.values():
+        found = locate(each)
+        place = " and ".join(map(str, found.paths)) if found else f"not here: {ways_to_provide(each)}"
+        counts = ", ".join(f"{count:,} {split}" for split, count in each.counts.items())
+        typer.echo(f"{each.name}: {each.size}×{each.size}×{each.channels}; {counts} if complete; {each.terms}")
+        typer.echo(f"  {place}")
+
+
+@data.command()
+def fetch(name: Name) -> None:
+    """Download a set from its public home into the user's cache, checked against its published checksum."""
+    from nvdp.data.fetch import download
+    from nvdp.data.image_sets import public_set
+
+    for path in download(public_set(name)):
+        typer.echo(str(path))
+
+
+@data.command()
+def path(name: Name, data_dir: DataDir = None) -> None:
+    """Print the files a set is read from, one a line."""
+    from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
+    from nvdp.data.image_sets import public_set
+
+    use_data_folder(data_dir)
+    found = locate(public_set(name))
+    if found is None:
+        raise InputError(f"{name} is not on this machine: {ways_to_provide(public_set(name))}")
+    for each in found.paths:
+        typer.echo(str(each))
+
+
+@data.command()
+def check(name: Name, data_dir: DataDir = None) -> None:
+    """Compare a set's checksums with the published ones, read all its images and count them."""
+    from nvdp.data.fetch import locate, use_data_folder, verify
+    from nvdp.data.image_files import SPLITS
+    from nvdp.data.image_sets import PublicImages, public_set
+
+    use_data_folder(data_dir)
+    images = PublicImages(name)
+    counts = {split: len(images.split(split)) for split in SPLITS}
+    found = locate(public_set(name))
+    assert found is not None
+    for line in verify(public_set(name), found):
+        typer.echo(line)
+    complete = counts == public_set(name).counts
+    numbers = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+    typer.echo(f"{name}: {numbers}; {'complete' if complete else 'a part of the set'}")

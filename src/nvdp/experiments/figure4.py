@@ -1,0 +1,115 @@
+"""Figure 4: pictures from 10, 30, 100, half and all pixels; two samples a model, its doubt, and pixels it chose.
+
+Faces never leave the folder of runs: CelebA's picture is drawn there, only its numbers are among the results.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+
+from nvdp.data.image_sets import PublicImages
+from nvdp.experiments.panel_files import DIGITS
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.table2 import plan as table2_plan
+from nvdp.models.base import MetaModel
+from nvdp.pixel_choice import PixelChoice, random_contexts
+from nvdp.plots import PictureGrid, PictureRow, context_grid, figure_pictures
+from nvdp.randomness import derived_generator
+from nvdp.training.run_folder import load_run
+
+MODELS = ("np", "np+cnp", "nvdp")
+TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
+PRIVATE = ("celeba",)  # may be looked at, not passed on
+SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
+
+
+def plan(budget: str) -> Sequence[PlannedRun]:
+    """The runs of table 2 that the figure shows."""
+    return [run for run in table2_plan(budget) if run.config.model.name in MODELS]
+
+
+def context_sizes(pixels: int) -> dict[str, int]:
+    """The paper's contexts for an image of so many pixels, by their titles.
+
+    >>> context_sizes(784)
+    {'10': 10, '30': 30, '100': 100, 'half': 392, 'all': 784}
+    """
+    return {"10": 10, "30": 30, "100": 100, "half": pixels // 2, "all": pixels}
+
+
+def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
+    """Pictures of the sets that may be shown, and for every set the numbers behind the choice of pixels."""
+    grids, numbers = [], {}
+    for name in TRAINED_ON:
+        models, images = _models(folders, name), _test_images(name)
+        sizes = context_sizes(images.shape[1] * images.shape[2])
+        numbers[name] = {label: pixel_choice(model, images, sizes) for label, model in models.items()}
+        if name not in PRIVATE:
+            grids.append(grid_to_json(context_grid(models, images[SHOWN_IMAGE], sizes, _title(name), SEED)))
+    return {"images": SCORED_IMAGES, "grids": grids, "pixels": numbers}
+
+
+def pixel_choice(
+    model: MetaModel, images: UInt8[np.ndarray, "image row column channel"], sizes: Mapping[str, int]
+) -> dict[str, dict[str, dict[str, float]]]:
+    """PSNR, LL and spread for random pixels and for as many of the model's own choice, by size of the context."""
+    choice = PixelChoice(model, images, seed=SEED)
+    ways = {
+        "random": random_contexts(images, list(sizes.values()), SEED),
+        "uncertainty": choice.uncertain_contexts(list(sizes.values())),
+    }
+    return {
+        way: {size: choice.scores(mask) for size, mask in zip(sizes, masks, strict=True)} for way, masks in ways.items()
+    }
+
+
+def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
+    """The figure as PNG and PDF."""
+    return figure_pictures([grid_from_json(grid) for grid in data["grids"]], path)
+
+
+def draw_private(folders: Mapping[str, Path]) -> Sequence[Path]:
+    """The same for CelebA, inside the folder of its NVDP run."""
+    written: list[Path] = []
+    for name in PRIVATE:
+        images = _test_images(name)
+        sizes = context_sizes(images.shape[1] * images.shape[2])
+        grid = context_grid(_models(folders, name), images[SHOWN_IMAGE], sizes, _title(name), SEED)
+        written += figure_pictures([grid], folders[f"{MODELS[-1]}-{name}"] / "figure4.png")
+    return written
+
+
+def grid_to_json(grid: PictureGrid) -> dict[str, Any]:
+    """A grid as plain lists."""
+    rows = [{"label": row.label, "cells": [cell.round(DIGITS).tolist() for cell in row.cells]} for row in grid.rows]
+    return {"title": grid.title, "columns": list(grid.columns), "rows": rows}
+
+
+def grid_from_json(values: dict[str, Any]) -> PictureGrid:
+    """The grid again."""
+    rows = [PictureRow(row["label"], tuple(np.array(cell, float) for cell in row["cells"])) for row in values["rows"]]
+    return PictureGrid(values["title"], tuple(values["columns"]), tuple(rows))
+
+
+def _models(folders: Mapping[str, Path], name: str) -> dict[str, MetaModel]:
+    return {model.upper(): load_run(folders[f"{model}-{TRAINED_ON[name]}"])[1] for model in MODELS}
+
+
+def _test_images(name: str) -> UInt8[np.ndarray, "image row column channel"]:
+    images = PublicImages(name).split("test")
+    order = torch.randperm(len(images), generator=derived_generator(SEED, "figure4", name))
+    return images[order[:SCORED_IMAGES].numpy()]
+
+
+def _title(name: str) -> str:
+    trained = TRAINED_ON[name]
+    return f"{name} ({'trained on ' + trained if trained != name else 'new images'}): pixels shown"
+
+
+FIGURE4 = Experiment(
+    "figure4", "Figure 4: pictures from 10, 30, 100, half and all pixels", plan, collect, draw, draw_private
+)

@@ -1,0 +1,200 @@
+"""The benchmark's honesty: naive and ours compute the same, the floor counts what it says, rows keep the contract."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from typer.testing import CliRunner
+
+from nvdp.bench import SUITES, Settings, growth, peers, report, run_suite
+from nvdp.bench.adapt import adapt_rows, gp_tasks
+from nvdp.bench.cases import Case, naive_model, naive_step, our_step
+from nvdp.bench.draw import draw
+from nvdp.bench.floor import floor_step, training_products
+from nvdp.bench.quality import quality_rows
+from nvdp.bench.step import CASES, step_rows
+from nvdp.bench.timing import Timings, interleaved
+from nvdp.errors import InputError
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import MODELS, build_model
+from nvdp.training.trainer import TrainingStep
+
+TINY = Case(tasks=2, points=5, context=3, width=4, layers=2)
+CONTRACT = {"model", "shape", "ours_ms", "autograd_ms", "floor_ms"}
+
+
+@pytest.fixture(scope="module")
+def step_result():
+    rows = step_rows(2, [TINY, replace(TINY, model="np+cnp", shape="mnist", x_dim=2)], warmup=1)
+    return {"suite": "step", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_naive_version_computes_the_same_bound_and_gradient_from_the_same_parameters(name):
+    case = Case(name, tasks=3, points=9, context=4, x_dim=2, width=16, layers=3)
+    ours, naive, tasks = build_model(case.config), naive_model(case.config), case.batch()
+    naive.copy_from(ours)
+    step = TrainingStep(ours, case.recipe.objective, case.recipe.kl)
+    noise = [torch.Generator().manual_seed(7) for _ in range(2)]
+    bound = step(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise[0])["bound"]
+    naive_bound = naive.bound(tasks.x, tasks.y, case.context, case.recipe.kl, noise[1])
+    torch.testing.assert_close(naive_bound, bound, atol=1e-4, rtol=1e-4)
+
+    bound.backward()
+    naive_bound.backward()
+    # The parameters are cut up differently, so compare what does not depend on that.
+    norms = [sum(p.grad.square().sum() for p in m.parameters() if p.grad is not None) for m in (ours, naive)]
+    torch.testing.assert_close(norms[1], norms[0], rtol=1e-3, atol=1e-8)
+    assert len({sum(p.numel() for p in m.parameters()) for m in (ours, naive)}) == 1
+
+
+def test_naive_version_refuses_what_it_was_not_written_for():
+    with pytest.raises(InputError, match="residual"):
+        naive_model(ModelConfig("nvdp", residual=True))
+
+
+def test_floor_of_a_small_nvdp_is_what_a_hand_counts():
+    case = Case("nvdp", tasks=2, points=3, context=2, width=4, layers=1)
+    encoder = 2 * (2 * 6 * 2 * 128) + 5 * 3 * (2 * 6 * 128 * 128)  # 6 rows; the first layer's inputs are data
+    decoder = 2 * 2 * (2 * 2 * 3 * 1 * 4) + 2 * 3 * (2 * 2 * 3 * 4 * 2)  # mean and variance, 1 → 4 → 2
+    rates = 4 * 3 * (2 * 2 * 4 * 128 * 128)  # two networks of four layers, 2 × 2 sets
+    heads = 3 * (2 * 4 * 128 * (1 + 4 + 1)) + 3 * (2 * 4 * 128 * (4 + 2 + 1))
+    assert sum(product.flops for product in training_products(case)) == encoder + decoder + rates + heads
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_floor_counts_nearly_all_the_products_of_a_real_step(name):
+    case = Case(name)
+    step = our_step(case)
+
+    def in_place(_, left, right, **__):
+        return 2 * left[0] * left[1] * left[2] * right[2]
+
+    with FlopCounterMode(display=False, custom_mapping={torch.ops.aten.baddbmm_: in_place}) as counter:
+        step()
+    floor = sum(product.flops for product in training_products(case))
+    assert floor <= counter.get_total_flops() <= 1.02 * floor
+
+
+def test_steps_train_and_the_floor_runs():
+    for make in (our_step, naive_step, floor_step):
+        make(TINY)()
+
+
+def test_variants_take_turns_and_odd_rounds_go_backwards():
+    order = []
+    interleaved({name: lambda index, name=name: order.append((name, index)) for name in "ab"}, rounds=2, warmup=1)
+    assert order == [("a", 0), ("b", 0), ("a", 0), ("b", 0), ("b", 1), ("a", 1)]
+
+
+def test_a_variant_that_ran_elsewhere_reports_its_own_time_and_scaling_is_applied():
+    timings = interleaved({"a": lambda _: (4.0, 2.0)}, rounds=3)
+    row = timings.columns({"a": 10.0})
+    assert (row["a_ms"], row["a_cpu_ms"], row["a_quartiles_ms"], row["rounds"]) == (40.0, 20.0, [40.0, 40.0], 3)
+    assert Timings({"a": [(4.0, 3.0)], "b": [(2.0, 1.0)]}).ratio("a", "b", processor=True) == 3.0
+
+
+def test_step_rows_keep_the_contract(step_result):
+    for row in step_result["rows"]:
+        assert set(row) >= CONTRACT
+        for name in ("ours", "autograd", "floor", "autograd_default_malloc"):
+            low, high = row[f"{name}_quartiles_ms"]
+            assert 0 < low <= row[f"{name}_ms"] <= high
+        assert row["ours_over_floor"] > 0
+        assert row["autograd_over_ours"] > 0
+    assert {(case.shape, case.model) for case in CASES} == {(s, m) for s in ("gp", "mnist") for m in MODELS}
+    json.dumps(step_result)
+
+
+def test_growth_rows_measure_time_and_memory_and_skip_what_would_not_fit(monkeypatch, tmp_path):
+    rows = growth.growth_rows(1, 10.0, {"width": (256,)}, TINY)
+    assert [row["axis"] for row in rows] == ["base", "width"]
+    for row in rows:
+        assert set(row) >= CONTRACT
+        assert row["ours_ms"] > 0
+        assert row["autograd_ms"] > 0
+    assert 0 < rows[1]["ours_peak_bytes"] < rows[1]["autograd_peak_bytes"]
+
+    monkeypatch.setattr(growth, "NAIVE_LIMIT", 0)
+    (skipped,) = growth.growth_rows(1, 10.0, {}, TINY)
+    assert skipped["autograd_skipped"]
+    assert skipped["autograd_ms"] is None
+    assert skipped["autograd_estimated_bytes"] > 0
+    everything = [*rows, *({**skipped, "axis": axis} for axis in ("tasks", "points", "layers"))]
+    result = {"suite": "growth", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": everything}
+    assert report.table(result).row_count == 5
+    assert draw(result, tmp_path / "growth.png")[0].stat().st_size > 1000
+
+
+def test_the_estimate_of_the_naive_versions_memory_is_of_the_right_size():
+    case = Case(tasks=8, width=256)
+    with growth.Worker(1, keep_memory=True) as worker:
+        measured = worker.peak_memory("autograd", case)
+    assert 0.6 < growth.naive_bytes(case) / measured < 1.6
+
+
+def test_adapt_rows_have_a_null_quality_without_a_trained_model(tmp_path):
+    rows = adapt_rows(None, 2, 10.0, contexts=(5,), many=4)
+    assert [row["tasks"] for row in rows] == [1, 4]
+    for row in rows:
+        assert set(row) >= CONTRACT
+        assert row["ours_ms"] > 0
+        assert row["finetune_ms"] > 0
+        assert row["ours_ll"] is None
+        for name in ("sklearn", "gpytorch"):
+            assert (row[f"{name}_ms"] is None) == (peers.MODULES[name] in peers.missing_peers())
+    assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()
+
+
+@pytest.mark.parametrize("name", ["sklearn", "gpytorch"])
+def test_a_gaussian_process_fitted_to_enough_points_predicts_well(name):
+    pytest.importorskip(name)
+    method = {"sklearn": peers.sklearn_gp, "gpytorch": peers.gpytorch_gp}[name]()
+    tasks = gp_tasks(1, 60, 40)
+    mean, std = method(tasks.x[0, :60], tasks.y[0, :60], tasks.x[0, 60:])
+    assert mean.shape == std.shape == (40, 1)
+    assert (mean - tasks.y[0, 60:]).square().mean() < 0.5 * tasks.y[0, 60:].square().mean()
+
+
+def test_fine_tuning_leaves_the_model_as_it_was(small_config):
+    model, tasks = build_model(small_config()), gp_tasks(1, 8, 5)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    tune, x, y = peers.fine_tuned(model), tasks.x[0], tasks.y[0]
+    first, again = (tune(x[:8], y[:8], x[8:])[0] for _ in range(2))
+    torch.testing.assert_close(first, again)
+    assert not torch.equal(first, peers.adapted(model)(x[:8], y[:8], x[8:])[0])
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_quality_rows_follow_both_recipes_on_their_own_clocks(tmp_path):
+    rows = quality_rows(1.0, (0.5, 1.0), validation=4)
+    assert [row["recipe"] for row in rows] == ["cpu", "paper"] * 2
+    for row in rows:
+        assert set(row) >= CONTRACT | {"LL", "seconds", "steps"}
+        assert row["steps"] > 0
+        assert row["seconds"] >= 0.5
+    assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+
+
+def test_command_prints_a_table_writes_json_and_draws(monkeypatch, tmp_path, step_result):
+    from nvdp.cli import app, bench, runs  # noqa: F401  (an app of one command has no command names)
+
+    monkeypatch.setitem(SUITES, "step", replace(SUITES["step"], rows=lambda _: step_result["rows"]))
+    file, figure = tmp_path / "new" / "step.json", tmp_path / "step.png"
+    arguments = ["bench", "--suite", "step", "--quick", "--json", str(file), "--plot", str(figure)]
+    outcome = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
+    assert outcome.exit_code == 0, outcome.output
+    assert "ours / floor" in outcome.output
+    result = json.loads(file.read_text())
+    assert result["suite"] == "step"
+    assert set(result["machine"]) >= {"cores", "torch", "threads"}
+    assert len(result["rows"]) == 2
+    assert figure.exists()
+
+
+def test_unknown_suite_is_refused_by_name():
+    with pytest.raises(InputError, match="did you mean 'growth'"):
+        run_suite("grwth", Settings())
