@@ -10,13 +10,14 @@ help:
 	@echo "make demo   train an NVDP for two minutes, score it beside the exact GP, draw it"
 	@echo "make test   ruff, type check and all tests"
 	@echo "make lint   ruff and type check alone"
+	@echo "make bench  time training steps and adaptation beside their rivals and the matrix products alone"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove .venv and what the other commands made"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,bench]'
 	touch $@
 
 install: $(VENV)/installed
@@ -34,6 +35,11 @@ lint: install
 
 test: lint
 	$(BIN)/python -m pytest
+
+bench: install
+	for suite in step adapt growth; do \
+	  $(BIN)/nvdp bench --suite $$suite --json results/bench/$$suite.json --plot results/bench/$$suite.png; \
+	done
 
 docs: install
 	$(BIN)/mkdocs build --strict --quiet

@@ -55,7 +55,7 @@ def test_weights_sampled_in_groups_follow_the_same_distribution(nvdp_pair, monke
     x = torch.zeros(4, 1, 1, dtype=torch.float64)
     n = 4000
     together = q.sampled_outputs(x, n, torch.Generator().manual_seed(1))
-    monkeypatch.setattr("nvdp.posteriors.SAMPLED_WEIGHTS_AT_ONCE", 4 * 64 * 100)
+    monkeypatch.setattr("nvdp.posteriors.NUMBERS_AT_ONCE", 4 * 64 * 100)
     grouped = q.sampled_outputs(x, n, torch.Generator().manual_seed(2))
     assert grouped.shape == together.shape
     error = ((together.var(0) + grouped.var(0)) / n).sqrt()

@@ -1,16 +1,29 @@
-"""Models from disk: a run folder by its path."""
+"""Models from disk: a pretrained one by its name, or a run folder by its path."""
 
+from importlib.resources import files
 from pathlib import Path
 
-from nvdp.errors import InputError
+from nvdp.errors import unknown_name
 from nvdp.models.base import MetaModel
 
 
-def load(run: str | Path) -> MetaModel:
-    """The trained model of a run folder, ready to ``adapt``."""
+def pretrained_names() -> list[str]:
+    """The names of the models that come with the package."""
+    folder = Path(str(files("nvdp") / "weights"))
+    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+
+
+def load(name_or_folder: str | Path) -> MetaModel:
+    """A trained model, ready to ``adapt``: a pretrained one by name, or the model of a run folder.
+
+    >>> load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]).predict([0.5]).mean.shape
+    torch.Size([1, 1])
+    """
     from nvdp.training.run_folder import load_run
 
-    folder = Path(run)
-    if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; nvdp.load takes the folder of a run")
-    return load_run(folder)[1]
+    folder = Path(name_or_folder)
+    if folder.is_dir():
+        return load_run(folder)[1]
+    if str(name_or_folder) not in pretrained_names():
+        raise unknown_name("folder or pretrained model", str(name_or_folder), pretrained_names())
+    return load_run(Path(str(files("nvdp") / "weights")) / str(name_or_folder))[1]

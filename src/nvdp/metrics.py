@@ -96,8 +96,8 @@ class RegressionScores:
 
     def add_log_likelihoods(self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in pointwise log-likelihoods of one flavour."""
-        for metric, points in (("LL", tasks.whole), ("RLL", tasks.context), ("PLL", tasks.target)):
-            self._add(metric, flavour, task_means(log_prob, points.mask))
+        for metric, mask in (("LL", tasks.mask), ("RLL", tasks.is_context), ("PLL", tasks.target.mask)):
+            self._add(metric, flavour, task_means(log_prob, mask))
 
     def add_samples(self, prediction: Prediction, tasks: TaskBatch) -> None:
         """Take in the mixture over sampled functions: two flavours, calibration on the targets, spread."""

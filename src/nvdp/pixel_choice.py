@@ -16,7 +16,7 @@ from nvdp.posteriors import Posterior
 from nvdp.randomness import derived_generator
 
 ImageArray = UInt8[np.ndarray, "image row column channel"]
-ROUND_SHARE = 10  # a round adds one pixel for every ten that are shown, so that rounds stay few
+ROUND_SHARE = 5  # a round adds one pixel for every five that are shown, so that rounds stay few
 SAMPLES = 4
 
 

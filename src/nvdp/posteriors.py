@@ -23,7 +23,17 @@ from nvdp.nn.rates import LayerRates
 from nvdp.predictions import Prediction
 from nvdp.tasks import PointSet, as_tensor, check_finite
 
-SAMPLED_WEIGHTS_AT_ONCE = 2**24  # numbers; bounds the memory of sampling many functions
+NUMBERS_AT_ONCE = 2**22  # in the largest array while many functions are sampled: bounds memory, stays near the cache
+
+
+def sample_groups(samples: int, numbers: int) -> list[int]:
+    """Sizes of groups of samples whose largest array, `numbers` a sample, stays within `NUMBERS_AT_ONCE`.
+
+    >>> sample_groups(5, NUMBERS_AT_ONCE // 2)
+    [2, 2, 1]
+    """
+    at_once = max(1, NUMBERS_AT_ONCE // numbers)
+    return [min(at_once, samples - start) for start in range(0, samples, at_once)]
 
 
 class Posterior(Distribution):
@@ -126,10 +136,9 @@ class DropoutPosterior(Posterior):
         return self._through(x, LocalNoise(generator, self.engine.local_noise))
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
-        """Outputs of sampled weights, a bounded number of weights at a time."""
-        widest = max(k * d for k, d in self.network.layer_shapes) * len(x)
-        at_once = max(1, SAMPLED_WEIGHTS_AT_ONCE // widest)
-        groups = [min(at_once, samples - start) for start in range(0, samples, at_once)]
+        """Outputs of sampled weights, a bounded number of samples at a time."""
+        largest = max(max(k, x.shape[1]) * d for k, d in self.network.layer_shapes) * len(x)
+        groups = sample_groups(samples, largest)
         return torch.cat([self._through(x, SampledWeights(group, generator)) for group in groups])
 
     def _through(self, x: Tensor, way: WayThrough) -> Tensor:
@@ -166,7 +175,9 @@ class LatentPosterior(Posterior):
         """Outputs for sampled z."""
         loc, scale = self.latent.loc, self.latent.scale
         noise = torch.randn(samples, *loc.shape, generator=generator, dtype=loc.dtype, device=loc.device)
-        return self._outputs(x, torch.addcmul(loc, scale, noise))
+        z = torch.addcmul(loc, scale, noise)
+        groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.last.in_features)
+        return torch.cat([self._outputs(x, group) for group in z.split(groups)])
 
     def _outputs(self, x: Tensor, z: Tensor) -> Tensor:
         return self.network(x, torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1))

@@ -20,7 +20,8 @@ from nvdp.objectives import KLScale
 from nvdp.training import trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.run_folder import load_run
+from nvdp.training.lock import only_process
+from nvdp.training.run_folder import load_run, start_run
 from nvdp.training.trainer import Machine, learning_rate_at, train
 
 MACHINE = Machine(device="cpu", threads=1)
@@ -357,3 +358,10 @@ def test_a_trained_model_beats_an_untrained_one(tmp_path, small_config):
         for model in (build_model(config.model), load_run(tmp_path)[1])
     )
     assert trained > untrained + 0.2
+
+
+def test_a_folder_that_another_process_trains_in_is_refused(tmp_path, short):
+    start_run(tmp_path, short, resume=False)
+    with only_process(tmp_path), pytest.raises(InputError, match="being trained by another process"):
+        run(short, tmp_path, resume=True)
+    assert run(short, tmp_path, resume=True).step == short.steps

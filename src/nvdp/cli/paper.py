@@ -30,12 +30,15 @@ def reproduce(
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.queue import work_off
     from nvdp.experiments.registry import experiment_named
+    from nvdp.runtime import keep_freed_memory, use_threads
     from nvdp.training.files import write_text
 
     experiment = experiment_named(what)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
     use_data_folder(data_dir)
+    keep_freed_memory()
+    use_threads()
     folders = work_off(experiment, budget, out, runs, jobs, device)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
     if experiment.collect is not None and experiment.draw is not None:

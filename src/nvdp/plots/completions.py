@@ -57,7 +57,8 @@ def context_grid(
     rows.append(PictureRow(f"{chooser} completed", tuple(each.completed for each in done[chooser])))
     rows.append(PictureRow("own choice", tuple(map(shown_pixels, chosen))))
     rows.append(PictureRow("completed from it", tuple(each.completed for each in chosen)))
-    return PictureGrid(title, tuple(contexts), tuple(rows))
+    columns = tuple(f"{name} = truth" if size == image[..., 0].size else name for name, size in contexts.items())
+    return PictureGrid(title, columns, tuple(rows))
 
 
 def _square(

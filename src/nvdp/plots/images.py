@@ -16,7 +16,7 @@ DEVIATIONS = "viridis"
 GAP = 2  # pixels between two pictures
 CELLS, SMALLEST, LARGEST = 6.2, 0.62, 1.2  # inches of all pictures side by side, of a picture
 LABELS, TITLES, BAR = 1.25, 0.6, 0.7  # inches
-Cell = Float[np.ndarray, "row column channel"] | Float[np.ndarray, "row column"]
+Cell = Float[np.ndarray, "_row _column _channel"] | Float[np.ndarray, "_row _column"]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,10 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
+        beside.touch()
+        mode = beside.stat().st_mode  # what the user's umask says; some writers are stricter
         write(beside)
+        beside.chmod(mode)
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         beside.replace(path)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nvdp.data.registry import task_source
+from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import build_model
@@ -24,6 +25,7 @@ from nvdp.runtime import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, with_prefix
 from nvdp.training.config import RunConfig
+from nvdp.training.lock import only_process
 from nvdp.training.log import RunLog
 from nvdp.training.prefetch import Prefetch
 from nvdp.training.progress import TrainingProgress
@@ -101,8 +103,20 @@ def train(
     use_threads(machine.threads)
     fabric = _fabric(machine)
     start_run(folder, config, resume)
-    fabric.launch()
+    with only_process(folder):
+        return _train(config, folder, resume, progress, fabric, model, source)
 
+
+def _train(
+    config: RunConfig,
+    folder: Path,
+    resume: bool,
+    progress: bool,
+    fabric: Fabric,
+    model: MetaModel,
+    source: TaskSource,
+) -> Outcome:
+    fabric.launch()
     optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
     step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl), optimizer)
     average = (
