@@ -5,22 +5,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nvdp.errors import InputError
+from nvdp.training.run_folder import CONFIG
 
 try:
     import fcntl
 except ImportError:  # not on Windows, where runs are not guarded
     fcntl = None  # type: ignore[assignment]
 
-LOCK = ".lock"
-
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock; it ends with the process, however that ends."""
+    """Hold a lock on the run's configuration; it ends with the process, however that ends."""
     if fcntl is None:
         yield
         return
-    with (folder / LOCK).open("w") as file:
+    with (folder / CONFIG).open() as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
