@@ -20,7 +20,7 @@ from nvdp.plots import (
 from nvdp.training.config import preset_config
 from nvdp.training.run_folder import load_run
 
-_STEPS = {"quick": 300, "cpu": 30_000, "paper": 500_000}
+_STEPS = {"quick": 300, "cpu": 12_000, "paper": 500_000}
 _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
 
 
