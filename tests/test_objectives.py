@@ -150,3 +150,16 @@ def test_the_log_uniform_bound_sums_over_weights_and_biases(build, batch):
 def test_the_log_uniform_bound_refuses_models_without_dropout(build, batch, name):
     with pytest.raises(InputError, match=f"{name.replace('+', '[+]')} has none"):
         log_uniform_bound(build(name), batch, KLScale())
+
+
+def test_in_the_usual_bound_only_the_latent_path_may_know_of_the_targets(small_config, ragged_batch):
+    model, tasks = build_model(small_config("np+cnp")), ragged_batch()
+    q_context, q_task = model.adapt_both(tasks)
+    sampled = q_task.with_known_part_of(q_context)
+    assert torch.equal(sampled.representation, q_context.representation)
+    assert not torch.equal(q_task.representation, q_context.representation)
+    assert sampled.latent is q_task.latent
+    bound = neural_process_bound(model, tasks, KLScale("elbo", 0.0), torch.Generator().manual_seed(0))
+    expected = sampled.expected_log_likelihood(tasks.whole, torch.Generator().manual_seed(0))
+    values = tasks.mask.sum(-1) * tasks.y.shape[-1]
+    torch.testing.assert_close(bound.value, (expected / values).mean())

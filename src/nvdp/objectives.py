@@ -91,9 +91,13 @@ def likelihood_bound(
 def neural_process_bound(
     model: MetaModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
 ) -> Bound:
-    """E_{q(φ|D)}[log p(y | x, φ)] − KL(q(φ|D) ‖ q(φ|D_C)), the bound of Garnelo et al. (2018)."""
+    """E_{q(φ|D)}[log p(y | x, φ)] − KL(q(φ|D) ‖ q(φ|D_C)), the bound of Garnelo et al. (2018).
+
+    Only φ is drawn given the whole task; a deterministic path sees the context alone, as it will when it is used.
+    """
     q_context, q_task = model.adapt_both(tasks)
-    log_likelihood = q_task.expected_log_likelihood(tasks.whole, generator)
+    sampled = q_task.with_known_part_of(q_context)
+    log_likelihood = sampled.expected_log_likelihood(tasks.whole, generator)
     return _bound(log_likelihood, kl_divergence(q_task, q_context), q_context, tasks, scale)
 
 

@@ -7,7 +7,7 @@ returns one number per task.
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -53,6 +53,10 @@ class Posterior(Distribution):
     @abstractmethod
     def size(self) -> int:
         """How many random numbers φ holds for one task."""
+
+    def with_known_part_of(self, context: Self) -> Self:
+        """This posterior over φ, with whatever is not random taken from the context's posterior."""
+        return self
 
     @abstractmethod
     def mean_outputs(self, x: Tensor) -> Tensor:
@@ -166,6 +170,10 @@ class LatentPosterior(Posterior):
     def size(self) -> int:
         """Dimension of z."""
         return self.latent.loc.shape[-1]
+
+    def with_known_part_of(self, context: Self) -> Self:
+        """z as it is, beside the context's deterministic representation: only z may know of the targets."""
+        return type(self)(self.latent, context.representation, self.network, self.likelihood, self.x_dim)
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with z at its mean."""
