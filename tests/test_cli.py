@@ -155,7 +155,7 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     result = tmp_path / "results" / "figure9" / "quick-nvdp.json"
     written = result.read_text()
     assert json.loads(written)["evaluation"]["task"] == "trig"
-    assert (tmp_path / "results" / "figure9" / "figure9.png").exists()
+    assert (tmp_path / "results" / "figure9" / "quick-figure9.png").exists()
     assert nvdp(*arguments).returncode == 0
     assert result.read_text() == written
     page = tmp_path / "docs" / "results.md"

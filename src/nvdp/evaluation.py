@@ -52,7 +52,7 @@ def evaluate_run(
         "validation": {"seed": seed, "chunk": VALIDATION_CHUNK},
         **result,
     }
-    if source.name in IMAGE_TASKS:
+    if transfer or source.name in IMAGE_TASKS:
         evaluation |= {"on": source.name, "split": split}
     if oracle.scores.moments:
         evaluation["oracle"] = {name: row["oracle"] for name, row in oracle.scores.scores().items()}

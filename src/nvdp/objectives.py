@@ -1,4 +1,4 @@
-"""Training bounds: variational prior (eq. 5 and 6), the usual neural-process bound, log-uniform variational dropout.
+"""Training bounds: variational prior (eq. 5 and 6), usual neural-process bound, likelihood alone, log-uniform prior.
 
 Every bound reads like its equation and is scaled to one scalar output, so that numbers of tasks with different sizes
 compare. How strongly the KL counts is explicit: a *reduction* that divides the KL summed over all of φ, and a weight.
@@ -18,9 +18,9 @@ from nvdp.posteriors import DropoutPosterior, Posterior
 from nvdp.tasks import TaskBatch
 
 KL_REDUCTIONS = {
-    "elbo": "sum over φ, divided by the number of target values: the bound per value",
+    "elbo": "sum over φ, divided by the number of values of the whole task: the bound per value",
     "text": "sum over φ, against the mean log-likelihood, as the paper's eq. 6 is printed",
-    "released": "mean over φ, divided by the number of target values, as in the authors' code",
+    "released": "mean over φ, divided by the number of values of the whole task, as in the authors' code",
 }
 
 
@@ -38,7 +38,7 @@ class KLScale:
             raise InputError(f"the KL weight is {self.weight}; expected a number of at least 0")
 
     def __call__(self, kl: Float[Tensor, " task"], size: int, values: Float[Tensor, " task"]) -> Float[Tensor, " task"]:
-        """The weighted KL of each task; `size` numbers in φ, `values` target values."""
+        """The weighted KL of each task; `size` numbers in φ, `values` values in the whole task."""
         if self.reduction == "text":
             return self.weight * kl
         return self.weight * kl / (values * max(size, 1) if self.reduction == "released" else values)
@@ -49,7 +49,7 @@ class Bound:
     """A training bound, averaged over tasks, and its parts."""
 
     value: Float[Tensor, ""]  # to maximise
-    log_likelihood: Float[Tensor, ""]  # per target value
+    log_likelihood: Float[Tensor, ""]  # per value of the whole task
     kl: Float[Tensor, ""]  # summed over φ, unweighted
     posterior: Posterior  # q(φ | D_C)
 

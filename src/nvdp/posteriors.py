@@ -5,7 +5,7 @@ joined to the network that φ configures. ``torch.distributions.kl_divergence`` 
 returns one number per task.
 """
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Self
 
@@ -32,11 +32,11 @@ def sample_groups(samples: int, numbers: int) -> list[int]:
     >>> sample_groups(5, NUMBERS_AT_ONCE // 2)
     [2, 2, 1]
     """
-    at_once = max(1, NUMBERS_AT_ONCE // numbers)
+    at_once = max(1, NUMBERS_AT_ONCE // max(1, numbers))
     return [min(at_once, samples - start) for start in range(0, samples, at_once)]
 
 
-class Posterior(Distribution):
+class Posterior(Distribution, ABC):
     """What is known about a task after its context: predicts, samples functions, scores data.
 
     ``single`` marks a posterior of one task given without a task axis; its predictions have none either. ``like`` is a

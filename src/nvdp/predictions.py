@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
+from nvdp.errors import InputError
 from nvdp.nn.likelihoods import gaussian_log_prob
 
 BISECTIONS = 40
@@ -49,6 +50,8 @@ class Prediction:
 
     def quantile(self, level: float) -> Float[Tensor, "*task point y"]:
         """The value below which `level` of the predictive mass lies."""
+        if not 0 < level < 1:
+            raise InputError(f"the quantile's level is {level}; expected a number between 0 and 1")
         normal = self.functions + self.stds * ndtri(torch.tensor(level, dtype=self.stds.dtype))
         if len(normal) == 1:
             return normal[0]

@@ -10,6 +10,8 @@ import platform
 
 import torch
 
+from nvdp.errors import InputError
+
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
@@ -30,5 +32,7 @@ def use_threads(threads: int | None = None) -> int:
     if threads is None:
         cores = os.cpu_count() or 1
         threads = 1 if cores <= 4 else cores // 2
+    if threads < 1:
+        raise InputError(f"threads is {threads}; expected at least 1")
     torch.set_num_threads(threads)
     return threads

@@ -85,7 +85,8 @@ class PointSet:
             )
         if mask is None:
             mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-        elif mask.shape != x.shape[:2]:
+        mask = torch.as_tensor(mask, dtype=torch.bool, device=x.device)
+        if mask.shape != x.shape[:2]:
             raise InputError(f"mask has shape {tuple(mask.shape)}; expected {tuple(x.shape[:2])}")
         check_finite(x, "x")
         check_finite(y, "y")

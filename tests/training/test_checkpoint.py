@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 
 import nvdp
 from nvdp.errors import InputError
+from nvdp.files import write_text, write_whole
 from nvdp.training.checkpoint import (
     Checkpoint,
     checkpoint_paths,
@@ -16,7 +17,6 @@ from nvdp.training.checkpoint import (
     save_tensors,
     with_prefix,
 )
-from nvdp.training.files import write_text, write_whole
 
 PICKLES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 

@@ -33,7 +33,7 @@ def bench(
     from nvdp.bench.draw import draw
     from nvdp.bench.peers import missing_peers
     from nvdp.bench.report import table
-    from nvdp.training.files import write_text
+    from nvdp.files import write_text
 
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)

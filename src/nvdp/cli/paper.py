@@ -17,7 +17,7 @@ def reproduce(
     ] = "cpu",
     out: Annotated[Path, typer.Option(help="Where results go: one JSON file per run.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where the runs themselves live.")] = Path("runs"),
-    jobs: Annotated[int, typer.Option(help="Runs side by side, one thread each.")] = 1,
+    jobs: Annotated[int, typer.Option(help="Runs side by side, one thread each.", min=1)] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
 ) -> None:
@@ -30,8 +30,9 @@ def reproduce(
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.queue import work_off
     from nvdp.experiments.registry import experiment_named
+    from nvdp.experiments.results import FIGURE_SUFFIX
+    from nvdp.files import write_text
     from nvdp.runtime import keep_freed_memory, use_threads
-    from nvdp.training.files import write_text
 
     experiment = experiment_named(what)
     if budget not in BUDGETS:
@@ -42,9 +43,9 @@ def reproduce(
     folders = work_off(experiment, budget, out, runs, jobs, device)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
     if experiment.collect is not None and experiment.draw is not None:
-        data = out / what / f"{budget}-figure.json"
+        data = out / what / f"{budget}{FIGURE_SUFFIX}"
         write_text(data, json.dumps(experiment.collect(folders)) + "\n")
-        for path in experiment.draw(json.loads(data.read_text()), out / what / f"{what}.png"):
+        for path in experiment.draw(json.loads(data.read_text()), out / what / f"{budget}-{what}.png"):
             typer.echo(f"drew {path}")
     if experiment.draw_private is not None:
         for path in experiment.draw_private(folders):
@@ -61,12 +62,13 @@ def report(
     """Build the results page and its figures from the result files alone."""
     from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
-    from nvdp.training.files import write_text
+    from nvdp.experiments.results import FIGURE_SUFFIX
+    from nvdp.files import write_text
 
     page = results_page(results, budget)
     out.parent.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS.values():
-        data = results / experiment.name / f"{budget}-figure.json"
+        data = results / experiment.name / f"{budget}{FIGURE_SUFFIX}"
         if experiment.draw is not None and data.exists():
             experiment.draw(json.loads(data.read_text()), out.parent / "figures" / f"{experiment.name}.png")
     write_text(out, page)

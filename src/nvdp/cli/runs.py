@@ -23,7 +23,9 @@ def train(
     variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")] = None,
     preset: Annotated[
         str | None,
-        typer.Option(help="quick (minutes), cpu, paper (as printed), released (the authors' KL). [default: cpu]"),
+        typer.Option(
+            help="quick (minutes), cpu, paper (its steps and rate), released (its KL, clipped rates). [default: cpu]"
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps. [default: the preset's]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. [default: 0]")] = None,
@@ -31,7 +33,7 @@ def train(
     learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="variational-prior, neural-process or log-uniform. [default: the model's]"),
+        typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. [default: the model's]"),
     ] = None,
     kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
     kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
@@ -45,7 +47,7 @@ def train(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
-    devices: Annotated[int, typer.Option(help="Number of devices or processes.")] = 1,
+    devices: Annotated[int, typer.Option(help="Number of devices; only 1 so far.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
     threads: Annotated[int | None, typer.Option(help="PyTorch threads. [default: 1 on small machines]")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,

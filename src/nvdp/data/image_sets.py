@@ -16,7 +16,7 @@ from nvdp.data.mnist import MNIST
 from nvdp.data.omniglot import OMNIGLOT
 from nvdp.data.public_set import Found, PublicSet
 from nvdp.errors import InputError, unknown_name
-from nvdp.training.files import write_whole
+from nvdp.files import write_whole
 
 PUBLIC_SETS: dict[str, PublicSet] = {s.name: s for s in (MNIST, OMNIGLOT, CELEBA)}
 

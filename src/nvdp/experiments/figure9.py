@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.data.trigonometry import FUNCTIONS
-from nvdp.experiments.panel_files import panel_from_json, panel_to_json
+from nvdp.experiments.panel_files import DIGITS, panel_from_json, panel_to_json
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.models.base import MetaModel
 from nvdp.plots import (
@@ -39,7 +39,8 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
 def _panels(model: MetaModel) -> dict[str, Any]:
     panels = [rates_panel(model, kind) for kind in FUNCTIONS]
     kinds = [
-        {"function": panel_to_json(p.function), "keep": [layer.round(4).tolist() for layer in p.keep]} for p in panels
+        {"function": panel_to_json(p.function), "keep": [layer.round(DIGITS).tolist() for layer in p.keep]}
+        for p in panels
     ]
     return {"kinds": kinds, "shared": panel_to_json(shared_weights_panel(model))}
 

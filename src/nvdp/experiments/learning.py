@@ -1,4 +1,4 @@
-"""NVDP with the paper's architecture beside the CNP, learned variance, after 36,000 steps."""
+"""NVDP with the paper's architecture beside the CNP, learned variance, trained longer than in table 1."""
 
 from collections.abc import Sequence
 
@@ -17,4 +17,4 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     ]
 
 
-LEARNING = Experiment("learning", "NVDP and CNP, the paper's architecture, 36,000 steps", plan)
+LEARNING = Experiment("learning", "NVDP and CNP, the paper's architecture, trained longer", plan)

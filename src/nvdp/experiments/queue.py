@@ -11,7 +11,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import torch
 from rich.console import Console
@@ -21,8 +22,9 @@ import nvdp
 from nvdp.errors import InputError
 from nvdp.evaluation import evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.results import read_result, result_path
+from nvdp.files import write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.files import write_text
 from nvdp.training.run_folder import LOG
 from nvdp.training.trainer import Machine, train
 
@@ -45,15 +47,12 @@ class Order:
     also_on: tuple[str, ...] = ()
 
 
-def result_path(out: Path, what: str, budget: str, name: str) -> Path:
-    """Where a run's result goes."""
-    return out / what / f"{budget}-{name}.json"
-
-
 def work_off(
     experiment: Experiment, budget: str, out: Path, runs: Path, jobs: int = 1, device: str = "auto"
 ) -> dict[str, Path]:
     """Do every run of an experiment that is not done; the run folders by name."""
+    if jobs < 1:
+        raise InputError(f"jobs is {jobs}; expected at least 1")
     plan = experiment.plan(budget)
     orders = [
         Order(
@@ -79,7 +78,7 @@ def _finished(order: Order) -> bool:
     path = Path(order.result)
     if not path.exists():
         return False
-    before = json.loads(path.read_text())
+    before = read_result(path)
     if RunConfig.from_dict(before["config"], str(path)) != order.config:
         raise InputError(f"{path} holds the result of another configuration; move it away or choose another --out")
     scored = [before["evaluation"], *(before.get("evaluations", {}).get(on) for on in order.also_on)]
@@ -88,7 +87,7 @@ def _finished(order: Order) -> bool:
 
 
 def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
-    active: dict[subprocess.Popen[str], Order] = {}
+    active: dict[subprocess.Popen[bytes], tuple[Order, IO[str]]] = {}
     failed: list[str] = []
     total = sum(run.config.steps for run in plan)
     with Progress(
@@ -99,21 +98,26 @@ def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order],
         console=Console(stderr=True),
     ) as bar:
         whole = bar.add_task(title, total=total, state="")
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite end is a Ctrl-C
+        polite = (signal.SIGTERM, signal.SIGHUP)  # each is a Ctrl-C to the queue
+        before = [signal.signal(number, signal.default_int_handler) for number in polite]
         try:
             while waiting or active:
                 while waiting and len(active) < jobs:
                     order = waiting.pop(0)
-                    active[_start(order)] = order
+                    said: IO[str] = TemporaryFile("w+")  # noqa: SIM115  (closed when its process has ended)
+                    active[_start(order, said)] = order, said
                 time.sleep(POLL_SECONDS)
                 for process in [p for p in active if p.poll() is not None]:
-                    order = active.pop(process)
+                    order, said = active.pop(process)
+                    said.seek(0)
+                    lines = said.read().strip().splitlines()
+                    said.close()
                     if process.returncode:
-                        assert process.stderr is not None
-                        reason = process.stderr.read().strip().splitlines()[-1:]
-                        failed.append(f"{order.name}: {' '.join(reason) or process.returncode}")
+                        failed.append(f"{order.name}: {' '.join(lines[-1:]) or process.returncode}")
+                    for line in [] if process.returncode else lines:
+                        bar.console.print(f"{order.name}: {line}")
                 done = sum(_steps_done(run.folder(runs)) for run in plan)
-                names = ", ".join(order.name for order in active.values())
+                names = ", ".join(order.name for order, _ in active.values())
                 bar.update(whole, completed=done, state=f"{len(waiting)} waiting; {names}")
         except BaseException:
             for process in active:
@@ -122,17 +126,18 @@ def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order],
                 process.wait()
             raise
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in zip(polite, before, strict=True):
+                signal.signal(number, handler)
     if failed:
         raise InputError(f"{len(failed)} of {len(plan)} runs failed: {'; '.join(failed)}")
 
 
-def _start(order: Order) -> "subprocess.Popen[str]":
+def _start(order: Order, said: IO[str]) -> "subprocess.Popen[bytes]":
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     values = asdict(order)
     command = [sys.executable, "-m", "nvdp.experiments.worker", json.dumps(values)]
     # A session of its own: Ctrl-C reaches the queue alone, which then asks each run once to save and stop.
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(command, env=environment, stderr=said, start_new_session=True)
 
 
 def _steps_done(folder: Path) -> int:
@@ -148,6 +153,8 @@ def carry_out(order: Order) -> None:
     """Train (or go on training), score, and write the result file."""
     folder = Path(order.folder)
     outcome = train(order.config, folder, resume=True, machine=Machine(device=order.device, threads=1))
+    for note in outcome.notes:
+        print(f"note: {note}", file=sys.stderr)
     if outcome.stopped_by is not None:
         raise InputError(f"stopped by signal {outcome.stopped_by} at step {outcome.step}")
     result: dict[str, Any] = {

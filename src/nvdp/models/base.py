@@ -14,6 +14,20 @@ from nvdp.posteriors import Posterior
 from nvdp.tasks import PointSet, TaskBatch
 
 
+def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
+    """The set encoder that a configuration describes."""
+    return MeanSetEncoder(
+        config.x_dim,
+        config.y_dim,
+        config.representation,
+        config.encoder_layers,
+        config.encoder_activation,
+        config.residual,
+        config.count_feature,
+        paths,
+    )
+
+
 class MetaModel(nn.Module, ABC):
     """A model that reads a set of points and answers with a posterior over functions."""
 

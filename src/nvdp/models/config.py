@@ -7,7 +7,7 @@ from nvdp.errors import InputError
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture of a model; the defaults are the paper's for 1D regression (appendix C)."""
+    """The architecture of a model; its sizes default to the paper's for 1D regression (appendix C)."""
 
     name: str = "nvdp"
     x_dim: int = 1
@@ -36,6 +36,10 @@ class ModelConfig:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
+        for field, most in (("min_std", 1.0), ("rate_floor", 0.5)):
+            value = getattr(self, field)
+            if not isinstance(value, int | float) or not 0 < value < most:
+                raise InputError(f"model setting '{field}' is {value!r}; expected a number between 0 and {most:g}")
         if self.variance not in ("learned", "fixed"):
             raise InputError(f"model setting 'variance' is '{self.variance}'; expected 'learned' or 'fixed'")
         if self.decoder_sees not in ("x", "x,r"):

@@ -5,11 +5,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from nvdp.models.base import MetaModel
+from nvdp.models.base import MetaModel, set_encoder
 from nvdp.models.config import ModelConfig
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.mlp import ConditionedMLP, keep_signal
-from nvdp.nn.sets import MeanSetEncoder
 from nvdp.posteriors import LatentPosterior, PointPosterior, Posterior
 
 LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
@@ -21,16 +20,7 @@ class NeuralProcess(MetaModel):
     def __init__(self, config: ModelConfig, latent: bool, deterministic: bool) -> None:
         super().__init__()
         self.config = config
-        self.encoder = MeanSetEncoder(
-            config.x_dim,
-            config.y_dim,
-            config.representation,
-            config.encoder_layers,
-            config.encoder_activation,
-            config.residual,
-            config.count_feature,
-            paths=latent + deterministic,
-        )
+        self.encoder = set_encoder(config, paths=latent + deterministic)
         self.latent_inputs = (config.representation if deterministic else self.encoder.size) if latent else 0
         condition = self.encoder.size - self.latent_inputs
         if latent:

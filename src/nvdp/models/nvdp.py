@@ -3,13 +3,12 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.models.base import MetaModel
+from nvdp.models.base import MetaModel, set_encoder
 from nvdp.models.config import ModelConfig
 from nvdp.nn.dropout_linear import DropoutNetwork
 from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import RateBounds, RateNetwork
-from nvdp.nn.sets import MeanSetEncoder
 from nvdp.posteriors import DropoutPosterior
 
 
@@ -25,15 +24,7 @@ class NVDP(MetaModel):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = MeanSetEncoder(
-            config.x_dim,
-            config.y_dim,
-            config.representation,
-            config.encoder_layers,
-            config.encoder_activation,
-            config.residual,
-            config.count_feature,
-        )
+        self.encoder = set_encoder(config)
         self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
         inputs = config.x_dim + (self.encoder.size if config.decoder_sees == "x,r" else 0)
         sizes = [inputs, *[config.width] * config.layers, self.likelihood.outputs]

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from nvdp.nn.fused import VARIANCE_FLOOR
 from nvdp.nn.mlp import activation_named, fan_in_uniform
 from nvdp.nn.rates import LayerRates
 
@@ -86,7 +87,7 @@ def local_noise(
     mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
     variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
     # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
-    return torch.addcmul(mean, (variance + 1e-10).sqrt(), noise)
+    return torch.addcmul(mean, (variance + VARIANCE_FLOOR).sqrt(), noise)
 
 
 LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tensor]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -29,7 +30,10 @@ def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates,
     k, d = layer.shape
     compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else fused_local_noise
     experts = (rates.rows, rates.columns, rates.layer)
-    return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
+    precision = layer.weight.dtype  # hand-derived gradients know of one precision alone
+    with torch.autocast(inputs.device.type, enabled=False):
+        inputs, noise = inputs.to(precision), noise.to(precision)
+        return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
 
 
 def fastest_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-VARIANCE_FLOOR = 1e-10  # as in LocalNoise: keeps the gradient of √ finite where an input is zero
+VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
 NUMBERS_AT_ONCE = 2**17  # of each of the KL's eight grids: 2²⁰ together, and most of it stays in cache
 
 

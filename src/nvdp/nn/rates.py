@@ -115,7 +115,8 @@ class RateNetwork(nn.Module):
         hidden = self.hidden(representation)  # (layer, task, width)
         rates = []
         for shape, head, h, tau in zip(self.layer_shapes, self.heads, hidden, temperature, strict=True):
-            experts = torch.sigmoid(head(h) / tau)  # s(·) of (a, b, c)
+            # In the weights' precision even under autocast: near its bounds a rate needs its digits.
+            experts = torch.sigmoid((head(h) / tau).to(temperature.dtype))  # s(·) of (a, b, c)
             rows, columns, layer = experts.split([*shape, 1], dim=-1)
             rates.append(LayerRates(rows, columns, layer, self.bounds))
         return tuple(rates)

@@ -19,7 +19,7 @@ def only_process(folder: Path) -> Iterator[None]:
     if fcntl is None:
         yield
         return
-    with (folder / CONFIG).open() as file:
+    with (folder / CONFIG).open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

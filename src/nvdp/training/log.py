@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nvdp.training.files import write_text
+from nvdp.files import write_text
 from nvdp.training.run_folder import LOG
 
 COLUMNS = ("step", "bound", "LL", "KL", "rate", "learning_rate", "skipped", "seconds")

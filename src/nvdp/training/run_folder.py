@@ -1,16 +1,19 @@
 """The folder of a run: config.json, model.safetensors, log.csv and checkpoint/."""
 
 import os
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from nvdp.errors import InputError
+from nvdp.files import write_new_text
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import build_model
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import RunConfig
-from nvdp.training.files import write_text
 
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
 
@@ -23,11 +26,8 @@ def start_run(folder: Path, config: RunConfig, resume: bool) -> None:
             raise InputError(f"{folder} already holds a run; add --resume to go on, or choose another --out")
         before = RunConfig.load(existing)
         if before != config:
-            changed = [
-                f"{name} was {getattr(before, name)}, now {value}"
-                for name, value in vars(config).items()
-                if getattr(before, name) != value
-            ]
+            old, new = dict(_flat(asdict(before))), dict(_flat(asdict(config)))
+            changed = [f"{name} was {old[name]}, now {value}" for name, value in new.items() if old[name] != value]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
         return
     if folder.exists() and not folder.is_dir():
@@ -40,7 +40,15 @@ def start_run(folder: Path, config: RunConfig, resume: bool) -> None:
         raise InputError(f"cannot make {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write to {folder}: permission denied")
-    write_text(existing, config.to_json())
+    write_new_text(existing, config.to_json())
+
+
+def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def save_model(folder: Path, model: nn.Module, step: int) -> None:

@@ -32,7 +32,7 @@ from nvdp.training.progress import TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, save_model, start_run
 from nvdp.training.stop import StopRequest
 
-MOST_SKIPPED = 100  # steps with a non-finite bound before a run gives up
+MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before a run gives up
 Sums = dict[str, float]
 
 
@@ -96,6 +96,8 @@ def train(
     progress: bool = False,
 ) -> Outcome:
     """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
+    if machine.devices != 1:
+        raise InputError(f"--devices is {machine.devices}; a run uses one device or process so far")
     source = task_source(config.task, config.data)
     source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)

@@ -38,3 +38,18 @@ def write_text(path: Path, text: str) -> None:
         beside.write_text(text)
 
     write_whole(path, write)
+
+
+def write_new_text(path: Path, text: str) -> None:
+    """Write a text file that must not exist yet, even if another process is about to write it too."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(text)
+        os.link(beside, path)
+    except FileExistsError:
+        raise InputError(f"{path} has just been written by another process") from None
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+    finally:
+        with suppress(OSError):
+            beside.unlink()

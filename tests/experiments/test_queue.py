@@ -1,0 +1,88 @@
+"""The queue does what is missing, repeats nothing, names what failed; the page is made from its files alone."""
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from nvdp.errors import InputError
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.queue import Order, carry_out, work_off
+from nvdp.experiments.report import readme_block, results_page
+from nvdp.experiments.results import read_result, result_path
+from nvdp.experiments.table1 import NAMES
+from nvdp.training.config import preset_config
+
+
+def tiny(model="cnp", **changes):
+    config = preset_config("gp", model, "quick", steps=2)
+    small = replace(config.model, width=8, layers=1, representation=8, encoder_layers=1, rate_width=8, latent=4)
+    return replace(config, model=small, **changes)
+
+
+def experiment(*runs):
+    return Experiment("table1", "a test", lambda budget: runs)
+
+
+def test_a_queue_writes_one_result_a_run_and_repeats_nothing(tmp_path):
+    out, runs = tmp_path / "results", tmp_path / "runs"
+    plan = experiment(PlannedRun("cnp-learned", tiny(), 2), PlannedRun("np-learned", tiny("np"), 2))
+    folders = work_off(plan, "quick", out, runs, jobs=2, device="cpu")
+    result = read_result(result_path(out, "table1", "quick", "np-learned"))
+    assert result["config"]["model"]["name"] == "np"
+    assert (result["steps"], result["evaluation"]["tasks"]) == (2, 2)
+    written = {name: (folder / "log.csv").stat().st_mtime_ns for name, folder in folders.items()}
+    work_off(plan, "quick", out, runs, jobs=2, device="cpu")
+    assert {name: (folder / "log.csv").stat().st_mtime_ns for name, folder in folders.items()} == written
+
+
+def test_a_result_of_another_configuration_is_not_overwritten(tmp_path):
+    path = result_path(tmp_path, "table1", "quick", "cnp")
+    path.parent.mkdir(parents=True)
+    other = {"name": "cnp", "config": asdict(tiny(seed=7)), "steps": 2, "seconds": 1.0, "evaluation": {"tasks": 2}}
+    path.write_text(json.dumps(other))
+    with pytest.raises(InputError, match="result of another configuration"):
+        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path / "runs")
+    assert json.loads(path.read_text()) == other
+
+
+def test_a_run_that_fails_is_named_with_its_reason(tmp_path):
+    (tmp_path / "runs").write_text("a file where a folder should be")
+    with pytest.raises(InputError, match=r"1 of 1 runs failed: cnp: cannot make"):
+        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path / "out", tmp_path / "runs", device="cpu")
+
+
+def test_fewer_than_one_job_is_refused(tmp_path):
+    with pytest.raises(InputError, match="jobs is 0"):
+        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path, jobs=0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "cnp"}'])
+def test_a_damaged_result_is_one_line(tmp_path, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(InputError, match="no result of `nvdp reproduce`"):
+        read_result(tmp_path / "x.json")
+
+
+@pytest.fixture(scope="module")
+def table1(tmp_path_factory):
+    out = tmp_path_factory.mktemp("results")
+    for name in NAMES[-2:]:
+        config = tiny(name)
+        path = result_path(out, "table1", "cpu", f"{name}-learned")
+        folder = out.parent / f"run-{name}"
+        carry_out(Order("table1", f"{name}-learned", "cpu", config, 2, str(folder), str(path), "cpu"))
+    return out
+
+
+def test_the_page_holds_our_numbers_the_papers_and_the_ceiling(table1):
+    page = results_page(table1)
+    scores = read_result(result_path(table1, "table1", "cpu", "nvdp-learned"))["evaluation"]
+    assert f"{scores['scores']['PLL']['log_expected']:.3f}" in page
+    assert f"**{scores['oracle']['LL']:.3f}**" in page
+    assert "0.83 / 1.10 / 0.81" in page
+    assert results_page(table1) == page
+
+
+def test_the_readmes_table_names_the_steps(table1):
+    assert "| nvdp, 2 steps |" in readme_block(table1)
