@@ -86,3 +86,14 @@ def test_the_page_holds_our_numbers_the_papers_and_the_ceiling(table1):
 
 def test_the_readmes_table_names_the_steps(table1):
     assert "| nvdp, 2 steps |" in readme_block(table1)
+
+
+def test_experiments_that_share_a_run_share_its_scores(tmp_path):
+    out, runs = tmp_path / "results", tmp_path / "runs"
+    work_off(experiment(PlannedRun("cnp-learned", tiny(), 2)), "quick", out, runs, device="cpu")
+    other = Experiment("figure2", "a test", lambda budget: [PlannedRun("same", tiny(), 2)])
+    before = read_result(result_path(out, "table1", "quick", "cnp-learned"))
+    work_off(other, "quick", out, runs, device="cpu")
+    result = read_result(result_path(out, "figure2", "quick", "same"))
+    assert (result["what"], result["name"]) == ("figure2", "same")
+    assert result["evaluation"] == before["evaluation"]

@@ -22,10 +22,10 @@ import nvdp
 from nvdp.errors import InputError
 from nvdp.evaluation import evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.experiments.results import read_result, result_path
+from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.files import write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.run_folder import LOG
+from nvdp.training.run_folder import LOG, WEIGHTS
 from nvdp.training.trainer import Machine, train
 
 POLL_SECONDS = 1.0
@@ -69,7 +69,7 @@ def work_off(
         )
         for run in plan
     ]
-    waiting = [order for order in orders if not _finished(order)]
+    waiting = [order for order in orders if not _finished(order) and not _taken_over(order, out)]
     _run_processes(experiment.name, plan, waiting, runs, jobs)
     return {run.name: run.folder(runs) for run in plan}
 
@@ -81,9 +81,27 @@ def _finished(order: Order) -> bool:
     before = read_result(path)
     if RunConfig.from_dict(before["config"], str(path)) != order.config:
         raise InputError(f"{path} holds the result of another configuration; move it away or choose another --out")
-    scored = [before["evaluation"], *(before.get("evaluations", {}).get(on) for on in order.also_on)]
-    wanted = before["evaluation"].get("split", "validation") == order.split
+    return _scored_as_wanted(before, order)
+
+
+def _scored_as_wanted(result: Result, order: Order) -> bool:
+    scored = [result["evaluation"], *(result.get("evaluations", {}).get(on) for on in order.also_on)]
+    wanted = result["evaluation"].get("split", "validation") == order.split
     return wanted and all(evaluation is not None and evaluation["tasks"] == order.tasks for evaluation in scored)
+
+
+def _taken_over(order: Order, out: Path) -> bool:
+    """Write the result from another experiment's with the same configuration, if there is one and its run is here."""
+    if not (Path(order.folder) / WEIGHTS).exists():
+        return False
+    for path in sorted(out.glob(f"*/{order.budget}-*.json")):
+        if path.name.endswith(FIGURE_SUFFIX):
+            continue
+        result = read_result(path)
+        if RunConfig.from_dict(result["config"], str(path)) == order.config and _scored_as_wanted(result, order):
+            _write_result(order, result | {"what": order.what, "name": order.name})
+            return True
+    return False
 
 
 def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
@@ -174,6 +192,10 @@ def carry_out(order: Order) -> None:
     }
     if order.also_on:
         result["evaluations"] = {on: evaluate_run(folder, order.tasks, on=on) for on in order.also_on}
+    _write_result(order, result)
+
+
+def _write_result(order: Order, result: Result) -> None:
     path = Path(order.result)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, json.dumps(result, indent=1) + "\n")
