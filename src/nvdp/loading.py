@@ -9,8 +9,19 @@ from nvdp.models.base import MetaModel
 
 def pretrained_names() -> list[str]:
     """The names of the models that come with the package."""
-    folder = Path(str(files("nvdp") / "weights"))
-    return sorted(path.parent.name for path in folder.glob("*/config.json"))
+    return sorted(path.parent.name for path in _weights().glob("*/config.json"))
+
+
+def _weights() -> Path:
+    return Path(str(files("nvdp") / "weights"))
+
+
+def find_run(name_or_folder: str | Path) -> Path:
+    """The folder of a run, or of a pretrained model given by its name; a folder of that name comes first."""
+    folder = Path(name_or_folder)
+    if not folder.exists() and str(name_or_folder) in pretrained_names():
+        return _weights() / str(name_or_folder)
+    return folder
 
 
 def load(name_or_folder: str | Path) -> MetaModel:
@@ -21,9 +32,7 @@ def load(name_or_folder: str | Path) -> MetaModel:
     """
     from nvdp.training.run_folder import load_run
 
-    folder = Path(name_or_folder)
-    if folder.is_dir():
-        return load_run(folder)[1]
-    if str(name_or_folder) not in pretrained_names():
+    folder = find_run(name_or_folder)
+    if not folder.is_dir():
         raise unknown_name("folder or pretrained model", str(name_or_folder), pretrained_names())
-    return load_run(Path(str(files("nvdp") / "weights")) / str(name_or_folder))[1]
+    return load_run(folder)[1]

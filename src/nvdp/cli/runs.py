@@ -11,8 +11,15 @@ from rich.table import Table
 
 from nvdp.cli import app
 from nvdp.errors import InputError
+from nvdp.loading import find_run
 
-Run = Annotated[Path, typer.Argument(help="The folder of a run, as --out of `nvdp train` left it.")]
+Run = Annotated[
+    Path,
+    typer.Argument(
+        help="The folder of a run, as --out of `nvdp train` left it, or a pretrained model's name: gp.",
+        callback=lambda run: find_run(run),
+    ),
+]
 
 
 @app.command()
