@@ -8,8 +8,8 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig, preset_config
 
-_STEPS = {"quick": 150, "cpu": 3_000, "paper": 500_000}
-_TASKS = {"quick": 64, "cpu": 1_024, "paper": 50_000}
+_STEPS = {"quick": 150, "cpu": 2_000, "paper": 500_000}
+_TASKS = {"quick": 64, "cpu": 512, "paper": 50_000}
 
 KL_SCALES = {
     "kl-none": KLScale("elbo", 0.0),
