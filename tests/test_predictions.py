@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
+from nvdp.errors import InputError
 from nvdp.predictions import Prediction
 
 
@@ -59,3 +60,19 @@ def test_samples_have_the_mean_and_std_of_their_function(generator):
     assert draws.shape == (n, 1, 1)
     assert abs(draws.mean() - 2.0) < 4 * 0.3 / n**0.5
     assert abs(draws.std() - 0.3) < 4 * 0.3 / (2 * n) ** 0.5
+
+
+def test_a_flat_y_is_one_feature_and_another_length_is_refused():
+    prediction = Prediction(torch.zeros(4, 7, 1), torch.ones(4, 7, 1))
+    assert prediction.log_prob([0.0] * 7).shape == (4, 7, 1)
+    assert prediction.cdf(torch.zeros(7)).shape == (7, 1)
+    with pytest.raises(InputError, match=r"y has shape \(6, 1\); the prediction has \(7, 1\)"):
+        prediction.log_prob(torch.zeros(6))
+
+
+def test_observations_are_drawn_from_a_seed_and_leave_the_global_state_alone():
+    prediction = Prediction(torch.zeros(4, 7, 1), torch.ones(4, 7, 1))
+    before = torch.get_rng_state()
+    assert torch.equal(prediction.sample(), prediction.sample(0))
+    assert not torch.equal(prediction.sample(1), prediction.sample(0))
+    assert torch.equal(torch.get_rng_state(), before)

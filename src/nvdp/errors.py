@@ -19,5 +19,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
-    hint = f" did you mean '{near[0]}'?" if near else ""
-    return InputError(f"unknown {kind} '{name}';{hint} There are: {', '.join(names)}")
+    hint = f"did you mean '{near[0]}'? There are" if near else "there are"
+    return InputError(f"unknown {kind} '{name}'; {hint}: {', '.join(names)}")

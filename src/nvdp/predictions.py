@@ -1,6 +1,7 @@
 """A prediction: at every point a mixture of Gaussians, one component for each sampled function."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -9,6 +10,7 @@ from torch.special import ndtr, ndtri
 
 from nvdp.errors import InputError
 from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.tasks import as_tensor
 
 BISECTIONS = 40
 
@@ -40,13 +42,21 @@ class Prediction:
         """Standard deviation across the sampled functions alone; zero if the posterior has collapsed."""
         return self.functions.std(0, correction=0)
 
-    def log_prob(self, y: Tensor) -> Float[Tensor, "sample *task point y"]:
-        """log p(y | x, φ) under each sampled function."""
-        return gaussian_log_prob(y, self.functions, self.stds)
+    def log_prob(self, y: Any) -> Float[Tensor, "sample *task point y"]:
+        """log p(y | x, φ) under each sampled function, for a y at every point."""
+        return gaussian_log_prob(self._values(y), self.functions, self.stds)
 
-    def cdf(self, y: Tensor) -> Float[Tensor, "*task point y"]:
-        """P(Y ≤ y) under the mixture."""
-        return ndtr((y - self.functions) / self.stds).mean(0)
+    def cdf(self, y: Any) -> Float[Tensor, "*task point y"]:
+        """P(Y ≤ y) under the mixture, for a y at every point."""
+        return ndtr((self._values(y) - self.functions) / self.stds).mean(0)
+
+    def _values(self, y: Any) -> Float[Tensor, "*task point y"]:
+        y, expected = as_tensor(y, "y").to(self.functions), self.functions.shape[1:]
+        if y.dim() == 1 and expected[-1] == 1:
+            y = y[:, None]
+        if y.shape != expected:
+            raise InputError(f"y has shape {tuple(y.shape)}; the prediction has {tuple(expected)}")
+        return y
 
     def quantile(self, level: float) -> Float[Tensor, "*task point y"]:
         """The value below which `level` of the predictive mass lies."""
@@ -62,7 +72,9 @@ class Prediction:
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
 
-    def sample(self, generator: torch.Generator | None = None) -> Float[Tensor, "sample *task point y"]:
-        """One noisy observation of each sampled function at every point."""
+    def sample(self, generator: torch.Generator | int = 0) -> Float[Tensor, "sample *task point y"]:
+        """One noisy observation of each sampled function at every point, drawn from a generator or a seed."""
+        if not isinstance(generator, torch.Generator):
+            generator = torch.Generator(self.stds.device).manual_seed(generator)
         noise = torch.randn(self.functions.shape, generator=generator, dtype=self.stds.dtype, device=self.stds.device)
         return torch.addcmul(self.functions, self.stds, noise)

@@ -1,6 +1,7 @@
 """The command line: ``nvdp COMMAND --help`` teaches each command."""
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -12,6 +13,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        import nvdp
+
+        typer.echo(nvdp.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Bayesian meta-learning with Neural Variational Dropout Processes."""
 
 
 def main() -> None:

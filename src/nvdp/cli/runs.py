@@ -26,21 +26,21 @@ Run = Annotated[
 def train(
     task: Annotated[str, typer.Argument(help="The family of tasks: gp, trig, mnist, omniglot, celeba or images.")],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
-    model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. [default: nvdp]")] = None,
-    variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). [default: learned]")] = None,
+    model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. (default: nvdp)")] = None,
+    variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). (default: learned)")] = None,
     preset: Annotated[
         str | None,
         typer.Option(
-            help="quick (minutes), cpu, paper (its steps and rate), released (its KL, clipped rates). [default: cpu]"
+            help="quick (minutes), cpu, paper (its steps and rate), released (its KL, clipped rates). (default: cpu)"
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Training steps. [default: the preset's]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. [default: 0]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
     learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. [default: the model's]"),
+        typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. (default: the model's)"),
     ] = None,
     kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
     kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
@@ -48,15 +48,15 @@ def train(
     decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
     folder: Annotated[Path | None, typer.Option(help="images: a folder of pictures.")] = None,
-    size: Annotated[int | None, typer.Option(help="images: rows and columns to resize to. [default: 32]")] = None,
+    size: Annotated[int | None, typer.Option(help="images: rows and columns to resize to. (default: 32)")] = None,
     channels: Annotated[
-        int | None, typer.Option(help="images: 1 takes all pictures to grey, 3 to colour. [default: as they are]")
+        int | None, typer.Option(help="images: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
     devices: Annotated[int, typer.Option(help="Number of devices; only 1 so far.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
-    threads: Annotated[int | None, typer.Option(help="PyTorch threads. [default: 1 on small machines]")] = None,
+    threads: Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Train a model on a family of tasks.
@@ -106,6 +106,8 @@ def train(
         data=replace(config.data, **pictures),
         **_given(settings),
     )
+    if steps is not None and not resume:
+        config = replace(config, warmup_steps=min(config.warmup_steps, steps // 4))
     outcome = run_training(config, out, resume, Machine(device, devices, precision, threads), progress=not quiet)
     for note in outcome.notes:
         typer.echo(f"note: {note}", err=True)
@@ -123,14 +125,14 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def evaluate(
     run: Run,
     tasks: Annotated[int, typer.Option(help="Validation tasks (the first so many of a fixed set).")] = 2_048,
-    seed: Annotated[int | None, typer.Option(help="Which validation set. [default: the published one]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Which validation set. (default: the published one)")] = None,
     samples: Annotated[int, typer.Option(help="Sampled functions per task.")] = 16,
     on: Annotated[str | None, typer.Option(help="Another family of tasks, for transfer, e.g. omniglot.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Images to score: validation, test or train. [default: validation; test of another set]"),
+        typer.Option(help="Images to score: validation, test or train. (default: validation; test of another set)"),
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Score a run on the fixed validation set, beside the exact GP where there is one.
@@ -158,6 +160,8 @@ def evaluate(
         numbers += [oracle[name]] if oracle else []
         table.add_row(name, *[f"{number:.3f}" for number in numbers])
     Console().print(table)
+    if oracle:
+        typer.echo("oracle: the exact GP that knows each task's true kernel. Higher is better.")
     coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"

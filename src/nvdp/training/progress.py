@@ -22,10 +22,12 @@ class _Speed(ProgressColumn):
 
 
 class TrainingProgress:
-    """The bar of one run, on standard error; silent when that is not a terminal or when not wanted."""
+    """The bar of one run, on standard error; ten plain lines when that is not a terminal."""
 
     def __init__(self, title: str, steps: int, start: int, wanted: bool) -> None:
-        console = Console(stderr=True)
+        console = self._console = Console(stderr=True)
+        self._plain = wanted and not console.is_terminal  # a log file gets ten lines instead of a bar
+        self._steps, self._next_line = steps, start + steps / 10
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
@@ -48,6 +50,9 @@ class TrainingProgress:
         if row["rate"]:
             numbers += f"  rate {row['rate']:.3f}"
         self._bar.update(self._task, numbers=numbers)
+        if self._plain and row["step"] >= self._next_line:
+            self._console.print(f"step {row['step']} of {self._steps}: {numbers}")
+            self._next_line += self._steps / 10
 
     def __enter__(self) -> Self:
         self._bar.start()
