@@ -10,7 +10,7 @@ from nvdp.experiments.table1 import NAMES, VARIANCES, plan
 from nvdp.plots import FunctionPanel, figure_functions, five_point_task, gp_function_panel, oracle_panel
 from nvdp.training.run_folder import load_run
 
-TASK_SEED = 1
+TASK_SEED = 2
 
 
 def collect(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
