@@ -63,7 +63,7 @@ class NaiveNeuralProcess(nn.Module):
             conditions.append(q.loc + q.scale * noise)
             kl = kl_divergence(q, p).sum(-1)
         if self.encoder is not None:
-            conditions.append(self.encoder(whole if usual else whole[:, :context]).mean(1))
+            conditions.append(self.encoder(whole[:, :context]).mean(1))
         condition = torch.cat(conditions, dim=-1)[:, None].expand(-1, x.shape[1], -1)
         outputs = self.decoder(torch.cat([x, condition], dim=-1))
         size = self.config.latent if self.latent_encoder is not None else 0

@@ -15,12 +15,13 @@ app = typer.Typer(
 )
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         import nvdp
 
         typer.echo(nvdp.__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
