@@ -18,7 +18,6 @@ GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never fo
 class Engine:
     """The two computations that dominate a training step."""
 
-    name: str
     local_noise: LocalNoiseFunction
     kl: Callable[[LayerRates, LayerRates], Float[Tensor, " task"]]
 
@@ -43,5 +42,5 @@ def fastest_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:
     return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor)
 
 
-AUTOGRAD = Engine("autograd", local_noise, layer_kl)
-FUSED = Engine("fused", fastest_local_noise, fastest_kl)
+AUTOGRAD = Engine(local_noise, layer_kl)
+FUSED = Engine(fastest_local_noise, fastest_kl)
