@@ -41,8 +41,7 @@ class PixelChoice:
 
     def posterior(self, shown: Bool[Tensor, "image pixel"]) -> Posterior:
         """What the model knows when these pixels are shown."""
-        (representation,) = self.model.encoder.aggregate(self._features, shown.to(self._features.device))
-        return self.model.posterior(representation)
+        return self.model.posterior(*self.model.represent(self._features, shown.to(self._features.device)))
 
     @torch.no_grad()
     def uncertain_contexts(self, sizes: Sequence[int]) -> list[Bool[Tensor, "image pixel"]]:

@@ -4,12 +4,14 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
+from nvdp.nn.inputs import InputScale
 from nvdp.nn.sets import MeanSetEncoder
+from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors import Posterior
 from nvdp.tasks import PointSet, TaskBatch
 
@@ -25,7 +27,15 @@ def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
         config.residual,
         config.count_feature,
         paths,
+        config.encoder_width,
+        x_scale(config),
+        InputScale(config.y_centre, config.y_scale),
     )
+
+
+def x_scale(config: ModelConfig) -> InputScale:
+    """What encoder and decoder see of an input."""
+    return InputScale(config.x_centre, config.x_scale)
 
 
 class MetaModel(nn.Module, ABC):
@@ -33,10 +43,22 @@ class MetaModel(nn.Module, ABC):
 
     config: ModelConfig
     encoder: MeanSetEncoder
+    task_norm: TaskNorm | None
 
     @abstractmethod
     def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
         """The posterior that a set representation stands for."""
+
+    def posteriors(self, *representations: Float[Tensor, "task r"]) -> tuple[Posterior, ...]:
+        """The posteriors of several sets of each task."""
+        return tuple(self.posterior(representation) for representation in representations)
+
+    def represent(
+        self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
+    ) -> tuple[Float[Tensor, "task r"], ...]:
+        """r of each of several sets of the same encoded points, the first of them the context."""
+        sets = self.encoder.aggregate(features, *masks)
+        return sets if self.task_norm is None else self.task_norm(*sets)
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
         """The posterior given a context: a `PointSet`, or arrays x and y.
@@ -47,17 +69,25 @@ class MetaModel(nn.Module, ABC):
         """
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         self._check_widths(points)
-        posterior = self.posterior(self.encoder(points.like(next(self.parameters()))))
+        points = points.like(next(self.parameters()))
+        posterior = self.posterior(*self.represent(self.encoder.encode(points), points.mask))
         posterior.single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
         return posterior
 
     def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:
         """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both."""
         self._check_widths(tasks.whole)
-        features = self.encoder.encode(tasks.whole)
-        context, whole = self.encoder.aggregate(features, tasks.is_context, tasks.mask)
-        # Not as one batch: a product's rounding depends on a row's place, and equal sets must give equal posteriors.
-        return self.posterior(context), self.posterior(whole)
+        sets = self.represent(self.encoder.encode(tasks.whole), tasks.is_context, tasks.mask)
+        context, whole = self.posteriors(*sets)
+        return context, whole
+
+    def shrink_to_fan_in(self) -> None:
+        """From He's initialisation to PyTorch's own, √6 times smaller, wherever the former is used."""
+        fan_in_already = ("network.layers", "network.last")  # θ, and the last layer of an NP's decoder
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if parameter.dim() > 1 and not name.startswith(fan_in_already):
+                    parameter.mul_(6**-0.5)
 
     def _check_widths(self, points: PointSet) -> None:
         for name, width, expected in (

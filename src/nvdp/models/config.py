@@ -1,5 +1,6 @@
 """Everything that defines a regression model's shape, as one frozen record that prints as it is saved."""
 
+import math
 from dataclasses import dataclass
 
 from nvdp.errors import InputError
@@ -18,10 +19,13 @@ class ModelConfig:
     layers: int = 4  # its hidden layers
     activation: str = "relu"
     representation: int = 128  # dimension of r
+    encoder_width: int | None = None  # of the layers before r's own; None: as wide as r
     encoder_layers: int = 6
     encoder_activation: str = "relu"
     count_feature: bool = False  # r also carries the number of context points
+    initialisation: str = "he"  # of encoder, rate networks and NP decoders; or "fan-in", PyTorch's own
     residual: bool = False  # normalised residual encoder and rate networks
+    task_norm: bool = False  # r is normalised over the tasks of a batch
     rate_width: int = 128
     rate_layers: int = 4
     rate_activation: str = "leaky_relu"
@@ -29,6 +33,10 @@ class ModelConfig:
     rate_floor: float = 0.01
     decoder_sees: str = "x"  # or "x,r"
     latent: int = 128  # dimension of z in the NP family
+    x_centre: float = 0.0  # networks see (x − x_centre) · x_scale,
+    x_scale: float = 1.0
+    y_centre: float = 0.0  # encoders (y − y_centre) · y_scale
+    y_scale: float = 1.0
 
     def __post_init__(self) -> None:
         sizes = ("width", "layers", "representation", "encoder_layers", "rate_width", "rate_layers", "latent")
@@ -36,10 +44,18 @@ class ModelConfig:
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
+        if self.encoder_width is not None and (not isinstance(self.encoder_width, int) or self.encoder_width < 1):
+            raise InputError(f"model setting 'encoder_width' is {self.encoder_width!r}; expected at least 1 or null")
+        for field in ("x_scale", "y_scale"):
+            value = getattr(self, field)
+            if not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise InputError(f"model setting '{field}' is {value!r}; expected a positive number")
         for field, most in (("min_std", 1.0), ("rate_floor", 0.5)):
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 < value < most:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a number between 0 and {most:g}")
+        if self.initialisation not in ("he", "fan-in"):
+            raise InputError(f"model setting 'initialisation' is '{self.initialisation}'; expected 'he' or 'fan-in'")
         if self.variance not in ("learned", "fixed"):
             raise InputError(f"model setting 'variance' is '{self.variance}'; expected 'learned' or 'fixed'")
         if self.decoder_sees not in ("x", "x,r"):

@@ -5,10 +5,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from nvdp.models.base import MetaModel, set_encoder
+from nvdp.models.base import MetaModel, set_encoder, x_scale
 from nvdp.models.config import ModelConfig
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.mlp import ConditionedMLP, keep_signal
+from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors import LatentPosterior, PointPosterior, Posterior
 
 LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
@@ -21,6 +22,7 @@ class NeuralProcess(MetaModel):
         super().__init__()
         self.config = config
         self.encoder = set_encoder(config, paths=latent + deterministic)
+        self.task_norm = TaskNorm(self.encoder.size) if config.task_norm else None
         self.latent_inputs = (config.representation if deterministic else self.encoder.size) if latent else 0
         condition = self.encoder.size - self.latent_inputs
         if latent:
@@ -33,7 +35,13 @@ class NeuralProcess(MetaModel):
             condition += config.latent
         self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
         self.network = ConditionedMLP(
-            config.x_dim, condition, config.width, config.layers, self.likelihood.outputs, config.activation
+            config.x_dim,
+            condition,
+            config.width,
+            config.layers,
+            self.likelihood.outputs,
+            config.activation,
+            x_scale(config),
         )
 
     def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:

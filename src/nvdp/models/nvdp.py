@@ -1,14 +1,18 @@
 """Neural Variational Dropout Process: the context sets the dropout rates of one shared network (eq. 2 and 3)."""
 
+from collections.abc import Sequence
+
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.models.base import MetaModel, set_encoder
+from nvdp.models.base import MetaModel, set_encoder, x_scale
 from nvdp.models.config import ModelConfig
 from nvdp.nn.dropout_linear import DropoutNetwork
 from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
-from nvdp.nn.rates import RateBounds, RateNetwork
+from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
+from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors import DropoutPosterior
 
 
@@ -25,10 +29,11 @@ class NVDP(MetaModel):
         super().__init__()
         self.config = config
         self.encoder = set_encoder(config)
+        self.task_norm = TaskNorm(self.encoder.size) if config.task_norm else None
         self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
         inputs = config.x_dim + (self.encoder.size if config.decoder_sees == "x,r" else 0)
         sizes = [inputs, *[config.width] * config.layers, self.likelihood.outputs]
-        self.network = DropoutNetwork(sizes, config.activation)
+        self.network = DropoutNetwork(sizes, config.activation, x_scale(config))
         self.rates = RateNetwork(
             self.encoder.size,
             self.network.layer_shapes,
@@ -41,6 +46,14 @@ class NVDP(MetaModel):
 
     def posterior(self, representation: Float[Tensor, "task r"]) -> DropoutPosterior:
         """q(φ | D_C) from r."""
+        return self._with_rates(representation, self.rates(representation))
+
+    def posteriors(self, *representations: Float[Tensor, "task r"]) -> tuple[DropoutPosterior, ...]:
+        """The rates of all sets as one batch: half the calls and half the reading of the rate networks' weights."""
+        by_layer = [layer.split(len(representations[0])) for layer in self.rates(torch.cat(representations))]
+        by_set = zip(*by_layer, strict=True)
+        return tuple(self._with_rates(r, rates) for r, rates in zip(representations, by_set, strict=True))
+
+    def _with_rates(self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates]) -> DropoutPosterior:
         seen = representation if self.config.decoder_sees == "x,r" else None
-        rates = self.rates(representation)
         return DropoutPosterior(rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)

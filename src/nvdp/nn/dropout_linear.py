@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nvdp.nn.fused import VARIANCE_FLOOR
+from nvdp.nn.inputs import AS_GIVEN, InputScale
 from nvdp.nn.mlp import activation_named, fan_in_uniform
 from nvdp.nn.rates import LayerRates
 
@@ -73,13 +74,10 @@ class SampledWeights:
         return torch.addcmul((1 - rate) * theta, (rate * (1 - rate)).sqrt() * theta, noise)
 
 
-def local_noise(
-    layer: DropoutLinear,
-    inputs: Float[Tensor, "task point k"],
-    rates: LayerRates,
-    noise: Float[Tensor, "task point d"],
-) -> Float[Tensor, "task point d"]:
-    """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise by plain autograd: the reference for every faster way."""
+def local_moments(
+    layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
+) -> tuple[Float[Tensor, "task point d"], Float[Tensor, "task point d"]]:
+    """Mean A(1−P)θ and standard deviation √(A² P(1−P)θ²) of every pre-activation."""
     mean_weight, mean_bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
     # P(1−P)θ² = ((1−P)θ) · (Pθ) = mean · (θ − mean)
     variance_weight = mean_weight * (layer.weight - mean_weight)
@@ -87,7 +85,25 @@ def local_noise(
     mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
     variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
     # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
-    return torch.addcmul(mean, (variance + VARIANCE_FLOOR).sqrt(), noise)
+    return mean, (variance + VARIANCE_FLOOR).sqrt()
+
+
+def local_noise(
+    layer: DropoutLinear,
+    inputs: Float[Tensor, "task point k"],
+    rates: LayerRates,
+    noise: Float[Tensor, "task point d"],
+) -> Float[Tensor, "task point d"]:
+    """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise by plain autograd: the reference for every faster way."""
+    return torch.addcmul(*local_moments(layer, inputs, rates), noise)
+
+
+def with_noise(
+    mean: Float[Tensor, "*shape"], std: Float[Tensor, "*shape"], generator: torch.Generator | None
+) -> Float[Tensor, "*shape"]:
+    """A draw from N(mean, std²)."""
+    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+    return torch.addcmul(mean, std, noise)
 
 
 LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tensor]
@@ -111,23 +127,32 @@ class LocalNoise:
 class DropoutNetwork(nn.Module):
     """The agent: conditional-dropout layers with an activation between them."""
 
-    def __init__(self, sizes: Sequence[int], activation: str) -> None:
+    def __init__(self, sizes: Sequence[int], activation: str, scale: InputScale = AS_GIVEN) -> None:
         super().__init__()
-        self.activation = activation_named(activation)
+        self.activation, self.scale = activation_named(activation), scale
         self.layers = nn.ModuleList(DropoutLinear(k, d) for k, d in itertools.pairwise(sizes))
 
     @property
     def layer_shapes(self) -> list[tuple[int, int]]:
         """(K, D) of every layer."""
-        return [layer.shape for layer in self._dropout_layers()]
+        return [layer.shape for layer in self.dropout_layers()]
 
-    def _dropout_layers(self) -> Iterable[DropoutLinear]:
+    def dropout_layers(self) -> Iterable[DropoutLinear]:
+        """The layers, from input to output."""
         return cast(Iterable[DropoutLinear], self.layers)
 
-    def forward(self, x: Tensor, rates: Sequence[LayerRates], way: WayThrough) -> Tensor:
-        """Outputs at x, shape (*sample, task, point, outputs)."""
-        h = x
-        for index, (layer, layer_rates) in enumerate(zip(self._dropout_layers(), rates, strict=True)):
+    def forward(
+        self,
+        x: Float[Tensor, "task point x"],
+        rates: Sequence[LayerRates],
+        way: WayThrough,
+        representation: Float[Tensor, "task r"] | None = None,
+    ) -> Float[Tensor, "*sample task point outputs"]:
+        """Outputs at x, or at (x, r) if the network sees the representation too."""
+        h = self.scale(x)
+        if representation is not None:
+            h = torch.cat([h, representation[:, None].expand(-1, x.shape[1], -1)], dim=-1)
+        for index, (layer, layer_rates) in enumerate(zip(self.dropout_layers(), rates, strict=True)):
             if index:
                 h = self.activation(h)
             h = way(layer, h, layer_rates)

@@ -1,6 +1,7 @@
 """How the conditional-dropout layer and its KL are computed: plain autograd, or hand-derived and low-rank."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -30,8 +31,10 @@ def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates,
     compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else fused_local_noise
     experts = (rates.rows, rates.columns, rates.layer)
     precision = layer.weight.dtype  # hand-derived gradients know of one precision alone
-    with torch.autocast(inputs.device.type, enabled=False):
-        inputs, noise = inputs.to(precision), noise.to(precision)
+    inputs, noise = inputs.to(precision), noise.to(precision)
+    # To enter autocast's context costs more than a small product: only where it is on.
+    autocast = torch.is_autocast_enabled(inputs.device.type)
+    with torch.autocast(inputs.device.type, enabled=False) if autocast else nullcontext():
         return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
 
 

@@ -6,6 +6,7 @@ affine rate bounds, with the experts of :class:`~nvdp.nn.rates.LayerRates` and t
 In formulas ε is the floor, s = 1 − 2ε, u = s(a) s(c), b = s(b), and P = ε + s u bᵀ, for biases ε + s b s(c).
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
-NUMBERS_AT_ONCE = 2**17  # of each of the KL's eight grids: 2²⁰ together, and most of it stays in cache
+NUMBERS_AT_ONCE = 2**19  # of each of the KL's eight grids: bounds memory; smaller pieces cost more calls than they save
 
 
 def fused_local_noise(
@@ -112,122 +113,147 @@ def _expert_gradients(grid: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tenso
 
 
 class _LocalNoise(torch.autograd.Function):
-    """With M = (1−P)θ and V = P(1−P)θ²: out = AM + σ ∘ noise, σ² = A²V, and for an output gradient g
+    """With K = 1 − P, M = Kθ, X = Pθ and V = XM: out = AM + σ ∘ noise, σ² = A²V, and for an output gradient g
 
-    h = g ∘ noise / σ,  ∂A = g Mᵀ + A ∘ (h Vᵀ),  ∂M = Aᵀg,  ∂V = ½ (A²)ᵀh.
+    h = g ∘ noise / σ,  ∂A = g Mᵀ + A ∘ (h Vᵀ),  ∂M = Aᵀg,  2 ∂V = (A²)ᵀh.
     """
 
     @staticmethod
     def forward(ctx: Any, floor: float, *tensors: Tensor) -> Tensor:
         inputs, weight, bias, rows, columns, layer, noise = tensors
-        rates = _rate_grid(rows * layer, columns, floor)
-        bias_rates = columns * layer * (1 - 2 * floor) + floor
-        variance_bias = _times_complement(bias.square(), bias_rates).add_(VARIANCE_FLOOR)
-        variance_weight = _times_complement(weight.square(), rates)
-        std = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight).sqrt_()
-        mean_bias = torch.addcmul(bias, bias_rates, bias, value=-1)
-        mean_weight = torch.addcmul(weight, rates, weight, value=-1, out=rates)
+        keep = torch.mul((rows * (layer * (2 * floor - 1)))[:, :, None], columns[:, None, :]).add_(1 - floor)
+        keep_bias = (columns * (layer * (2 * floor - 1))).add_(1 - floor)
+        mean_weight, mean_bias = keep * weight, keep_bias * bias
+        dropped_weight, dropped_bias = weight - mean_weight, bias - mean_bias
+        variance_weight, variance_bias = mean_weight * dropped_weight, mean_bias * dropped_bias
+        std = torch.baddbmm(variance_bias.add_(VARIANCE_FLOOR)[:, None], inputs.square(), variance_weight).sqrt_()
         outputs = torch.baddbmm(mean_bias[:, None], inputs, mean_weight).addcmul_(std, noise)
         noise_over_std = torch.div(noise, std, out=std)  # all that the gradient needs of the two
-        ctx.save_for_backward(inputs, weight, bias, rows, columns, layer, noise_over_std)
-        ctx.floor = floor
+        grids = (keep, dropped_weight, mean_weight, variance_weight)
+        ctx.save_for_backward(*tensors[:-1], noise_over_std, keep_bias, dropped_bias, *grids)
+        ctx.span = 1 - 2 * floor
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, bias, rows, columns, layer, noise_over_std = ctx.saved_tensors
-        u, span = rows * layer, 1 - 2 * ctx.floor
-        # Made again rather than kept: two passes cost less than tasks × K × D numbers held until now.
-        rates, bias_rates = _rate_grid(u, columns, ctx.floor), columns * layer * span + ctx.floor
+        inputs, weight, bias, rows, columns, layer, noise_over_std, keep_bias, dropped_bias, *grids = ctx.saved_tensors
+        keep, dropped_weight, mean_weight, variance_weight = grids
         h = gradient * noise_over_std
 
         inputs_gradient = None
         if ctx.needs_input_grad[1]:
-            inputs_gradient = torch.bmm(h, _times_complement(weight.square(), rates).mT).mul_(inputs)
-            inputs_gradient.baddbmm_(gradient, torch.addcmul(weight, rates, weight, value=-1).mT)
+            inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
+            inputs_gradient.baddbmm_(gradient, mean_weight.mT)
 
         mean_gradient, h_sums = torch.bmm(inputs.mT, gradient), torch.bmm(inputs.square().mT, h)
-        weight_gradient, grid = _parameter_gradients(rates, weight, mean_gradient, h_sums, span)
-        bias_gradient, bias_grid = _parameter_gradients(bias_rates, bias, gradient.sum(1), h.sum(1), span)
-
-        u_gradient, b_gradient = _expert_gradients(grid, u, columns)
+        weight_gradient, grid = _parameter_gradients(keep, dropped_weight, weight, mean_gradient, h_sums, ctx.span)
+        bias_gradient, bias_grid = _parameter_gradients(
+            keep_bias, dropped_bias, bias, gradient.sum(1), h.sum(1), ctx.span
+        )
+        u_gradient, b_gradient = _expert_gradients(grid, rows * layer, columns)
         columns_gradient = b_gradient.addcmul_(bias_grid, layer)
-        layer_gradient = (u_gradient * rows).sum(-1, True) + (bias_grid * columns).sum(-1, True)
-        gradients = (weight_gradient, bias_gradient, u_gradient * layer, columns_gradient, layer_gradient)
+        layer_gradient = (u_gradient * rows).sum(-1, True).add_((bias_grid * columns).sum(-1, True))
+        gradients = (weight_gradient, bias_gradient, u_gradient.mul_(layer), columns_gradient, layer_gradient)
         return None, inputs_gradient, *gradients, None
 
 
 def _parameter_gradients(
-    rates: Tensor, theta: Tensor, mean_gradient: Tensor, h_sums: Tensor, span: float
+    keep: Tensor, dropped: Tensor, theta: Tensor, mean_gradient: Tensor, h_sums: Tensor, span: float
 ) -> tuple[Tensor, Tensor]:
-    """∂θ = Σ_tasks (1−P)(∂M + P T) and s ∂P = −s θ (∂M + (P−½) T) with T = 2θ ∂V = θ (A²)ᵀh.
-
-    ∂M and (A²)ᵀh are overwritten.
-    """
-    t = h_sums.mul_(theta)
-    half_way = mean_gradient.addcmul_(rates, t).sub_(t, alpha=0.5)  # ∂M + (P−½) T
-    whole_way = t.mul_(0.5).add_(half_way)  # ∂M + P T
-    theta_gradient = whole_way.addcmul_(whole_way, rates, value=-1).sum(0)
-    return theta_gradient, half_way.mul_(-span * theta)
+    """∂θ = Σ_tasks K W and s ∂P = −s θ (W − ½ θ H) with H = (A²)ᵀh and W = ∂M + X H; ∂M and H are overwritten."""
+    w = mean_gradient.addcmul_(dropped, h_sums)
+    rates_gradient = torch.addcmul(w, h_sums, theta, value=-0.5, out=h_sums).mul_(-span * theta)
+    return w.mul_(keep).sum(0), rates_gradient
 
 
 def _twice_kl(p: Tensor, p_hat: Tensor, with_gradients: bool) -> tuple[Tensor, ...]:
-    """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and 2 ∂KL/∂P̂ on it.
+    """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and half of 2 ∂KL/∂P̂ on it.
 
-    With d = P − P̂, v = P(1−P), e = d/v̂, δ = (v − v̂)/v̂ = e (1 − P − P̂), these forms lose no digits near d = 0:
-    2 KL = δ − log(1+δ) + d e,  2 ∂KL/∂P = e (1 − P − P̂ + 2PP̂)/v,  2 ∂KL/∂P̂ = −e (1 − 2v̂)/v̂ = e (2 − 1/v̂).
+    With d = P − P̂, v = P(1−P) and e = d/v̂:
+    2 KL = e (1 − 2P̂) − log(v/v̂),  2 ∂KL/∂P = e (1 − P − P̂ + 2PP̂)/v,  2 ∂KL/∂P̂ = 2e − e/v̂.
+    All are exactly 0 for P = P̂. Gradients lose no digits near it; the sum of first-order terms leaves the value an
+    error of some 1e-7 a weight.
     """
-    one = p.new_ones(())
-    over_v_hat = _times_complement(one, p_hat).reciprocal_()
-    d = p - p_hat
-    e = d * over_v_hat
-    complement = torch.rsub(p, 1).sub_(p_hat)  # 1 − P − P̂
-    delta = complement * e
-    twice_kl = d.mul_(e).add_(delta)
-    twice_kl = twice_kl.sub_(delta.log1p_()).sum((1, 2))
+    tasks = len(p)
+    v, v_hat = torch.addcmul(p, p, p, value=-1), torch.addcmul(p_hat, p_hat, p_hat, value=-1)
+    e = torch.sub(p, p_hat).div_(v_hat)
+    ratio = torch.div(v, v_hat)
+    quadratic = e.sum((1, 2)).sub_(torch.linalg.vecdot(e.view(tasks, -1), p_hat.view(tasks, -1)), alpha=2)
+    twice_kl = quadratic.sub_(_sum_of_logs(ratio.view(tasks, -1)))
     if not with_gradients:
         return (twice_kl,)
-    p_gradient = complement.addcmul_(p, p_hat, value=2).mul_(e).div_(_times_complement(one, p))
-    p_hat_gradient = over_v_hat.neg_().add_(2).mul_(e)
-    return twice_kl, p_gradient, p_hat_gradient
+    either = torch.add(p, p_hat, out=ratio).addcmul_(p, p_hat, value=-2)  # P + P̂ − 2PP̂
+    p_gradient = torch.addcmul(e, e, either, value=-1, out=either).div_(v)
+    return twice_kl, p_gradient, torch.addcdiv(e, e, v_hat, value=-0.5, out=v_hat)
+
+
+def _sum_of_logs(ratios: Float[Tensor, "task number"]) -> Float[Tensor, " task"]:
+    """Σ log over each row, as the log of products: eight ratios of variances within [0.04, 25] never overflow."""
+    for _ in range(3):
+        half, odd = divmod(ratios.shape[1], 2)
+        if odd:
+            break
+        ratios = ratios[:, :half] * ratios[:, half:]
+    return ratios.log().sum(1)
 
 
 class _DropoutKL(torch.autograd.Function):
-    """One number per task, so the gradient is worked out beside it and only its six vectors are kept."""
+    """One number per task, so the gradient is worked out beside it and only its vectors are kept."""
 
     @staticmethod
     def forward(ctx: Any, floor: float, with_gradients: bool, *vectors: Tensor) -> Tensor:
-        columns, layers = vectors[1::3], vectors[2::3]
+        rows, columns, layers = vectors[::3], vectors[1::3], vectors[2::3]
         # A bias is a weight whose row expert is one: it becomes one more row of the grid.
-        experts = [torch.nn.functional.pad(rows, (0, 1), value=1.0) for rows in vectors[::3]]
-        scaled_rows = [rows * layer for rows, layer in zip(experts, layers, strict=True)]
-
-        twice_kl = columns[0].new_zeros(len(columns[0]))
-        # Made before the loop: small results kept from each turn would fragment the memory the grids reuse.
-        u_gradients = [torch.zeros_like(u) for u in scaled_rows]
-        b_gradients = [torch.zeros_like(b) for b in columns]
+        us = [torch.cat([row * layer, layer], dim=-1) for row, layer in zip(rows, layers, strict=True)]
         at_once = max(1, NUMBERS_AT_ONCE // columns[0].numel())
-        for start in range(0, scaled_rows[0].shape[1], at_once):
-            us = [u[:, start : start + at_once] for u in scaled_rows]
-            rates = [_rate_grid(u, b, floor) for u, b in zip(us, columns, strict=True)]
-            chunk_kl, *rate_gradients = _twice_kl(rates[0], rates[1], with_gradients)
-            twice_kl += chunk_kl
-            for side, gradient in enumerate(rate_gradients):
-                u_gradient, b_gradient = _expert_gradients(gradient, us[side], columns[side])
-                u_gradients[side][:, start : start + at_once] = u_gradient
-                b_gradients[side] += b_gradient
-
+        if us[0].shape[1] <= at_once:
+            twice_kl, *sides = _kl_of_rows(us, columns, floor, with_gradients)
+        else:
+            twice_kl, *sides = _kl_in_pieces(us, columns, floor, with_gradients, at_once)
         if with_gradients:
-            saved, scale = [], 0.5 * (1 - 2 * floor)  # half of 2 KL, and ∂P/∂(u bᵀ) = s
-            for side in range(2):
-                u_gradient = u_gradients[side].mul_(scale)
-                layer_gradient = (u_gradient * experts[side]).sum(-1, True)
-                saved += [u_gradient[:, :-1] * layers[side], b_gradients[side].mul_(scale), layer_gradient]
-            ctx.save_for_backward(*saved)
-        return twice_kl.mul_(0.5)
+            gradients: list[Tensor] = []
+            for row, layer, (u_gradient, b_gradient) in zip(rows, layers, sides, strict=True):
+                of_rows, of_bias = u_gradient[:, :-1], u_gradient[:, -1:]
+                gradients += [of_rows * layer, b_gradient, (of_rows * row).sum(-1, True).add_(of_bias)]
+            ctx.widths = [gradient.shape[1] for gradient in gradients]
+            ctx.save_for_backward(torch.cat(gradients, dim=-1))
+        return twice_kl.mul_(0.5).clamp_(min=0)  # rounding may leave a KL of nothing just below it
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *(gradient[:, None] * saved for saved in ctx.saved_tensors)
+        (saved,) = ctx.saved_tensors
+        return None, None, *(saved * gradient[:, None]).split(ctx.widths, dim=-1)
+
+
+Side = tuple[Tensor, Tensor]  # ∂KL/∂u and ∂KL/∂b
+
+
+def _kl_of_rows(us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool) -> list[Any]:
+    """[2 KL, side of q, side of p] over the grid of all rows given."""
+    rates = [_rate_grid(u, b, floor) for u, b in zip(us, columns, strict=True)]
+    twice_kl, *grids = _twice_kl(rates[0], rates[1], with_gradients)
+    scale = 0.5 * (1 - 2 * floor)  # half of 2 KL, and ∂P/∂(u bᵀ) = s; p's grid came halved
+    factors = (scale, 2 * scale)
+    return [
+        twice_kl,
+        *(_expert_gradients(grid.mul_(f), *ub) for grid, f, *ub in zip(grids, factors, us, columns, strict=False)),
+    ]
+
+
+def _kl_in_pieces(
+    us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool, at_once: int
+) -> list[Any]:
+    """The same, a few rows at a time: the grids of a wide layer are never whole."""
+    twice_kl = columns[0].new_zeros(len(columns[0]))
+    # Made before the loop: small results kept from each turn would fragment the memory the grids reuse.
+    sides = [(torch.zeros_like(u), torch.zeros_like(b)) for u, b in zip(us, columns, strict=True)]
+    for start in range(0, us[0].shape[1], at_once):
+        rows = slice(start, start + at_once)
+        piece, *gradients = _kl_of_rows([u[:, rows] for u in us], columns, floor, with_gradients)
+        twice_kl += piece
+        for (u_gradient, b_gradient), (of_rows, of_columns) in zip(sides, gradients, strict=False):
+            u_gradient[:, rows] = of_rows
+            b_gradient += of_columns
+    return [twice_kl, *sides]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
+from nvdp.nn.inputs import AS_GIVEN, InputScale
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -50,16 +51,27 @@ def keep_signal(weight: Tensor, fan_in: int) -> None:
 
 
 class MLP(nn.Module):
-    """`layers` linear layers of `width`, each followed by the activation.
+    """`layers` linear layers of `width`, each followed by the activation; the last gives `outputs` if they differ.
 
     With ``residual`` the layers after the first become blocks h + W act(norm(h)), which learn several times
     faster at the same cost a step.
     """
 
-    def __init__(self, inputs: int, width: int, layers: int, activation: str, residual: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        layers: int,
+        activation: str,
+        residual: bool = False,
+        outputs: int | None = None,
+    ) -> None:
         super().__init__()
         self.activation = activation_named(activation)
-        linears = [nn.Linear(k, d) for k, d in pairwise([inputs] + [width] * layers)]
+        outputs = outputs or width
+        if residual and outputs != width:
+            raise InputError(f"a residual network of width {width} cannot give {outputs} features; expected {width}")
+        linears = [nn.Linear(k, d) for k, d in pairwise([inputs] + [width] * (layers - 1) + [outputs])]
         self.linears = nn.ModuleList(linears)
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers)) if residual else None
         if not residual:
@@ -121,8 +133,18 @@ class ConditionedMLP(nn.Module):
     share is computed once per task.
     """
 
-    def __init__(self, inputs: int, condition: int, width: int, layers: int, outputs: int, activation: str) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        condition: int,
+        width: int,
+        layers: int,
+        outputs: int,
+        activation: str,
+        scale: InputScale = AS_GIVEN,
+    ) -> None:
         super().__init__()
+        self.scale = scale
         self.activation = activation_named(activation)
         self.first_x = nn.Parameter(torch.empty(inputs, width))
         self.first_condition = nn.Linear(condition, width)
@@ -139,7 +161,7 @@ class ConditionedMLP(nn.Module):
     ) -> Float[Tensor, "*sample task point outputs"]:
         """Outputs at x under every condition."""
         shared = self.first_condition(condition).unsqueeze(-2)  # (*sample, task, 1, width)
-        h = self.activation(x @ self.first_x + shared)
+        h = self.activation(self.scale(x) @ self.first_x + shared)
         for linear in self.hidden:
             h = self.activation(linear(h))
         return self.last(h)

@@ -57,6 +57,11 @@ class LayerRates:
             return self.weight().mean((-2, -1))
         return self.bounds(self.rows.mean(-1) * self.columns.mean(-1) * self.layer[:, 0])
 
+    def split(self, tasks: int) -> tuple["LayerRates", ...]:
+        """The rates of consecutive groups of that many tasks."""
+        parts = zip(self.rows.split(tasks), self.columns.split(tasks), self.layer.split(tasks), strict=True)
+        return tuple(LayerRates(*experts, self.bounds) for experts in parts)
+
     def bias(self) -> Float[Tensor, "task d"]:
         """P of the bias: s(b) s(c), bounded."""
         return self.bounds(self.columns * self.layer)

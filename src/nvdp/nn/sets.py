@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from nvdp.nn.inputs import AS_GIVEN, InputScale
 from nvdp.nn.mlp import MLP
 from nvdp.tasks import PointSet
 
@@ -12,7 +13,8 @@ class MeanSetEncoder(nn.Module):
     """Features h(x, y) of every point; a set is represented by their mean, an empty set by zeros.
 
     Several ``paths`` are separate feature networks side by side in one representation. With ``count_feature`` the
-    representation ends with the logarithm of the number of points.
+    representation ends with the logarithm of the number of points. ``hidden`` is the width of the layers before the
+    last, if it is not that of the representation.
     """
 
     def __init__(
@@ -25,15 +27,20 @@ class MeanSetEncoder(nn.Module):
         residual: bool = False,
         count_feature: bool = False,
         paths: int = 1,
+        hidden: int | None = None,
+        x_scale: InputScale = AS_GIVEN,
+        y_scale: InputScale = AS_GIVEN,
     ) -> None:
         super().__init__()
-        self.features = nn.ModuleList(MLP(x_dim + y_dim, width, layers, activation, residual) for _ in range(paths))
+        shape = (x_dim + y_dim, hidden or width, layers, activation, residual, width)
+        self.features = nn.ModuleList(MLP(*shape) for _ in range(paths))
         self.count_feature = count_feature
+        self.x_scale, self.y_scale = x_scale, y_scale
         self.size = paths * width + count_feature
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
-        pairs = torch.cat([points.x, points.y], dim=-1)
+        pairs = torch.cat([self.x_scale(points.x), self.y_scale(points.y)], dim=-1)
         return torch.cat([path(pairs) for path in self.features], dim=-1)
 
     def aggregate(
