@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig, preset_config
 
@@ -28,7 +28,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 
 def plan(budget: str) -> Sequence[PlannedRun]:
     """One short run for each change."""
-    base = preset_config("gp", "nvdp", budget, steps=_STEPS[budget])
+    base = paper_architecture(preset_config("gp", "nvdp", budget, steps=_STEPS[budget]))
     runs: dict[str, RunConfig] = {name: replace(base, kl=scale) for name, scale in KL_SCALES.items()}
     runs["prior-log-uniform"] = replace(base, objective="log-uniform")
     for name, change in ARCHITECTURES.items():

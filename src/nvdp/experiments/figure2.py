@@ -6,7 +6,7 @@ from typing import Any
 
 from nvdp.experiments.panel_files import panel_from_json, panel_to_json
 from nvdp.experiments.plan import Experiment
-from nvdp.experiments.table1 import NAMES, VARIANCES, plan
+from nvdp.experiments.table1 import NAMES, VARIANCES, paper_rows
 from nvdp.plots import FunctionPanel, figure_functions, five_point_task, gp_function_panel, oracle_panel
 from nvdp.training.run_folder import load_run
 
@@ -31,4 +31,4 @@ def draw(data: list[dict[str, Any]], path: Path) -> Sequence[Path]:
     return figure_functions([panel_from_json(FunctionPanel, panel) for panel in data], path)
 
 
-FIGURE2 = Experiment("figure2", "Figure 2: functions sampled from five context points", plan, collect, draw)
+FIGURE2 = Experiment("figure2", "Figure 2: functions sampled from five context points", paper_rows, collect, draw)

@@ -2,10 +2,12 @@
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from nvdp.evaluation import VALIDATION_SEED
+from nvdp.models.config import ModelConfig
 from nvdp.training.config import RunConfig
 
 BUDGETS = ("quick", "cpu", "paper")
@@ -23,11 +25,18 @@ class PlannedRun:
     tasks: int
     split: str = "validation"
     also_on: tuple[str, ...] = ()
+    validation_seed: int = VALIDATION_SEED  # another one for tasks that choices are made by
 
     def folder(self, runs: Path) -> Path:
         """Where the run lives: the same configuration gives the same place."""
         digest = hashlib.sha256(self.config.to_json().encode()).hexdigest()[:10]
         return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
+
+
+def paper_architecture(config: RunConfig) -> RunConfig:
+    """The same run with the paper's regression model, without what was added to it here."""
+    assert isinstance(config.model, ModelConfig)
+    return replace(config, model=replace(config.model, task_norm=False))
 
 
 @dataclass(frozen=True)
@@ -40,3 +49,4 @@ class Experiment:
     collect: Callable[[Mapping[str, Path]], Any] | None = None  # run folders by name → JSON for the figure
     draw: Callable[[Any, Path], Sequence[Path]] | None = None  # that JSON, a PNG's path → files written
     draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None  # figures that must stay with the runs
+    prepare: Callable[[str, str], None] | None = None  # what runs share, made beforehand: budget, device

@@ -20,9 +20,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.evaluation import evaluate_run
+from nvdp.evaluation import VALIDATION_SEED, evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
+from nvdp.fewshot_evaluation import evaluate_classifier_run
 from nvdp.files import write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import LOG, WEIGHTS
@@ -45,6 +46,7 @@ class Order:
     device: str
     split: str = "validation"
     also_on: tuple[str, ...] = ()
+    validation_seed: int = VALIDATION_SEED
 
 
 def work_off(
@@ -66,6 +68,7 @@ def work_off(
             device,
             run.split,
             run.also_on,
+            run.validation_seed,
         )
         for run in plan
     ]
@@ -87,6 +90,7 @@ def _finished(order: Order) -> bool:
 def _scored_as_wanted(result: Result, order: Order) -> bool:
     scored = [result["evaluation"], *(result.get("evaluations", {}).get(on) for on in order.also_on)]
     wanted = result["evaluation"].get("split", "validation") == order.split
+    wanted &= result["evaluation"].get("validation", {}).get("seed", VALIDATION_SEED) == order.validation_seed
     return wanted and all(evaluation is not None and evaluation["tasks"] == order.tasks for evaluation in scored)
 
 
@@ -188,8 +192,12 @@ def carry_out(order: Order) -> None:
             "python": platform.python_version(),
         },
         "config": asdict(order.config),
-        "evaluation": evaluate_run(folder, order.tasks, split=order.split),
+        "evaluation": evaluate_run(folder, order.tasks, order.validation_seed, split=order.split),
     }
+    if order.config.episodes is not None and order.config.episodes.regime == "end-to-end":
+        result["transductive"] = evaluate_classifier_run(
+            folder, order.tasks, VALIDATION_SEED, split=order.split, transductive=True
+        )
     if order.also_on:
         result["evaluations"] = {on: evaluate_run(folder, order.tasks, on=on) for on in order.also_on}
     _write_result(order, result)

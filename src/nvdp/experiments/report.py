@@ -1,17 +1,17 @@
 """The results page, made from the result files alone: the paper's numbers, ours, and the ceiling."""
 
 import json
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from nvdp.errors import InputError
+from nvdp.experiments.report_images import choice_section, table2_section
+from nvdp.experiments.report_parts import METRICS, runs_section, score_table, steps_of
+from nvdp.experiments.report_table3 import table3_section
 from nvdp.experiments.results import Result, read_results
-from nvdp.experiments.table1 import NAMES
-from nvdp.metrics import FLAVOURS
+from nvdp.experiments.table1 import NAMES, SHIPPED
 
-METRICS = ("LL", "RLL", "PLL")
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
 
@@ -24,9 +24,13 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
     """The whole page as Markdown."""
     sections = [
         _table1(read_results(folder, "table1", budget)),
-        _runs(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
-        _runs(read_results(folder, "figure9", budget), "Trigonometry toy", TOY_TEXT),
-        _runs(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
+        table2_section(read_results(folder, "table2", budget), paper_numbers()["table2"]),
+        choice_section(folder, budget),
+        table3_section(read_results(folder, "table3", budget), paper_numbers()["table3"]),
+        runs_section(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
+        runs_section(read_results(folder, "figure9", budget), "Trigonometry toy", TOY_TEXT),
+        runs_section(read_results(folder, "recipes", budget), "The recipe", RECIPES_TEXT),
+        runs_section(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
         _figures(folder, budget),
     ]
     if not any(sections):
@@ -47,6 +51,10 @@ first 256 tasks of this same validation set, so its scores are not those of a se
 LEARNING_TEXT = """The paper's architecture, learned variance, same steps and same validation tasks for both. The paper
 trains 500,000 steps."""
 
+RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`, with runs of nearly equal
+seconds, one seed. The tasks that these choices were made by are not those of the other tables. `paper` is the paper's
+recipe: constant rate of 0.0005, no warm-up, no clipping, no normalisation of r over tasks."""
+
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates
 sink to the floor, presumably because dropout then only costs likelihood; where the rates are the only path from the
@@ -61,57 +69,25 @@ def _table1(results: dict[str, Result]) -> str:
     if not results:
         return ""
     lines = ["## Table 1: 1D regression on GP functions", ""]
-    lines.append(f"All models {_steps(results)} steps of 16 tasks, one seed; the paper's took 500,000.")
+    lines.append(f"All models {steps_of(results)} steps of 16 tasks, one seed; the paper's took 500,000.")
     paper = paper_numbers()["table1"]
     for variance in ("learned", "fixed"):
-        rows = {name: results.get(f"{name}-{variance}") for name in NAMES}
+        rows = {name: results.get(f"{name}-{variance}") for name in (*NAMES, SHIPPED)}
         present = {name: row for name, row in rows.items() if row is not None}
         if not present:
             continue
         tasks = next(iter(present.values()))["evaluation"]["tasks"]
         lines += ["", f"### {variance.capitalize()} variance, {tasks} validation tasks", ""]
-        lines += list(_score_table(present, paper[f"{variance} variance"]))
+        lines += list(score_table(present, paper[f"{variance} variance"]))
     return "\n".join(lines)
-
-
-def _score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) -> Iterator[str]:
-    head = ["model"] + [f"{m} {f}" for m in METRICS for f in ("mean", "E log", "log E")]
-    head += ["± LL", "spread", "rate", "90 % covers", "seconds"] + (["paper LL / RLL / PLL"] if paper else [])
-    yield "| " + " | ".join(head) + " |"
-    yield "|" + " --- |" * len(head)
-    for name, result in rows.items():
-        evaluation = result["evaluation"]
-        cells = [f"`{name}`"]
-        for metric in METRICS:
-            scores = evaluation["scores"][metric]
-            cells += [f"{scores[flavour]:.3f}" for flavour in FLAVOURS]
-        cells.append(f"{evaluation['scores']['LL']['stderr']:.3f}")
-        cells.append(f"{evaluation['spread']:.3f}")
-        cells.append("" if evaluation["mean_rate"] is None else f"{evaluation['mean_rate']:.3f}")
-        cells.append(f"{evaluation['coverage']['90%']:.1%}")
-        cells.append(f"{result['seconds']:.0f}")
-        if paper:
-            cells.append(" / ".join(f"{paper[name][metric][0]:.2f}" for metric in METRICS))
-        yield "| " + " | ".join(cells) + " |"
-    oracle = next(iter(rows.values()))["evaluation"].get("oracle")
-    if oracle:
-        ceiling = [cell for metric in METRICS for cell in (f"**{oracle[metric]:.3f}**", "", "")]
-        yield "| " + " | ".join(["ceiling (exact GP)", *ceiling, *[""] * (len(head) - 10)]) + " |"
-
-
-def _runs(results: dict[str, Result], title: str, text: str) -> str:
-    if not results:
-        return ""
-    table = "\n".join(_score_table(results))
-    return f"## {title}\n\n{text} Here: {_steps(results)} steps.\n\n{table}"
-
-
-def _steps(results: dict[str, Result]) -> str:
-    return ", ".join(f"{steps:,}" for steps in sorted({result["steps"] for result in results.values()}))
 
 
 FIGURES = {
     "figure2": {"figure2": "Figure 2: functions sampled by every model from the same five context points."},
+    "figure4": {
+        "figure4": "Figure 4: digits and signs that no model has seen, from 10, 30, 100, half and all pixels: two "
+        "sampled functions of each model, its predictive standard deviation, and as many pixels of its own choice."
+    },
     "figure9": {
         "figure9": "Figure 9: keep probabilities 1 − P of the 13-12-12-2 network, whose decoder sees (x, r), for three "
         "contexts, and the shared θ.",
@@ -135,7 +111,8 @@ def readme_block(folder: Path, budget: str = "cpu") -> str:
     results = read_results(folder, "table1", budget)
     longer = read_results(folder, "learning", budget)
     rows = {f"{name}, {r['steps']:,} steps": r for name, r in longer.items()}
-    rows |= {f"{name}, {r['steps']:,} steps": r for name in NAMES if (r := results.get(f"{name}-learned")) is not None}
+    names = (*NAMES, SHIPPED)
+    rows |= {f"{name}, {r['steps']:,} steps": r for name in names if (r := results.get(f"{name}-learned")) is not None}
     if not rows:
         raise InputError(f"{folder} holds no results of the {budget} budget for the README")
     lines = ["| GP regression, learned variance | LL | RLL | PLL |", "| --- | --- | --- | --- |"]

@@ -1,0 +1,50 @@
+"""How NVDP is trained best in a given time: one change at a time from the shipped recipe, on tasks of their own."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.objectives import KLScale
+from nvdp.training.config import RunConfig, preset_config
+
+_STEPS = {"quick": 100, "cpu": 3_000, "paper": 100_000}
+_TASKS = {"quick": 64, "cpu": 1_024, "paper": 50_000}
+TUNING_SEED = 777  # recipes are chosen by these tasks; published scores are on others
+
+TRAINING: dict[str, dict[str, Any]] = {
+    "shipped": {},
+    "learning-rate-0.0005": {"learning_rate": 5e-4},
+    "learning-rate-0.002": {"learning_rate": 2e-3},
+    "schedule-constant": {"schedule": "constant"},
+    "no-warm-up": {"warmup_steps": 0},
+    "no-clipping": {"gradient_clip": None},
+    "optimizer-adamw": {"optimizer": "adamw"},
+    "optimizer-nadam": {"optimizer": "nadam"},
+    "weights-averaged": {"weight_average": 0.999},
+    "kl-0.01": {"kl": KLScale("elbo", 0.01)},
+    "kl-none": {"kl": KLScale("elbo", 0.0)},
+}
+MODEL: dict[str, dict[str, Any]] = {
+    "no-task-norm": {"task_norm": False},
+    "initialisation-fan-in": {"initialisation": "fan-in"},
+    "residual-silu": {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"},
+    "count-feature": {"count_feature": True},
+}
+BATCHES = (8, 32)  # tasks a step, with as many steps as make the same number of tasks
+
+
+def plan(budget: str) -> Sequence[PlannedRun]:
+    """Runs of nearly equal seconds, the paper's recipe among them."""
+    steps = _STEPS[budget]
+    base = preset_config("gp", "nvdp", "cpu", steps=steps)
+    runs: dict[str, RunConfig] = {name: replace(base, **change) for name, change in TRAINING.items()}
+    runs |= {name: replace(base, model=replace(base.model, **change)) for name, change in MODEL.items()}
+    for tasks in BATCHES:
+        fewer = steps * base.tasks_per_step // tasks
+        runs[f"batch-{tasks}"] = replace(base, tasks_per_step=tasks, steps=fewer)
+    runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
+    return [PlannedRun(name, config, _TASKS[budget], validation_seed=TUNING_SEED) for name, config in runs.items()]
+
+
+RECIPES = Experiment("recipes", "NVDP's recipe, one change at a time in nearly equal seconds", plan)
