@@ -117,7 +117,7 @@ def test_data_commands_tell_what_is_here(places):
         (["train", "images", "--out", "x", *TINY], "--folder DIR"),
         (["train", "images", "--folder", ".", "--out", "x", *TINY], "holds 0 pictures"),
         (["train", "images", "--folder", ".", "--size", "2", "--out", "x", *TINY], "'size' is 2"),
-        (["train", "mnist", "--folder", ".", "--out", "x", *TINY], "--folder is for the task images"),
+        (["train", "mnist", "--folder", ".", "--out", "x", *TINY], "--folder is for the tasks images"),
         (["train", "mnist", "--data-dir", "nowhere", "--out", "x", *TINY], "nowhere, which is not a folder"),
     ],
 )

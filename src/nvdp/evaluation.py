@@ -8,10 +8,12 @@ from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, validation_tasks
 from nvdp.errors import InputError
+from nvdp.fewshot_evaluation import evaluate_classifier_run
 from nvdp.metrics import RegressionScores, evaluate_regression
 from nvdp.models.config import ModelConfig
 from nvdp.tasks import TaskBatch
-from nvdp.training.run_folder import load_run
+from nvdp.training.config import RunConfig
+from nvdp.training.run_folder import CONFIG, load_run
 
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers
 DEFAULT_TASKS, DEFAULT_SAMPLES = 2_048, 16
@@ -19,20 +21,27 @@ DEFAULT_TASKS, DEFAULT_SAMPLES = 2_048, 16
 
 def evaluate_run(
     folder: Path,
-    tasks: int = DEFAULT_TASKS,
+    tasks: int | None = None,
     seed: int = VALIDATION_SEED,
-    samples: int = DEFAULT_SAMPLES,
+    samples: int | None = None,
     on: str | None = None,
     split: str | None = None,
 ) -> dict[str, Any]:
     """What ``nvdp eval`` prints: one object with scores in three flavours, calibration, spread and rates.
 
     `on` names another family of tasks, for transfer. `split` is which images are scored: by default those held out
-    for validation, but the test images of a set that the run was not trained on.
+    for validation, but the test images of a set that the run was not trained on. A few-shot classifier is scored as
+    :func:`nvdp.fewshot_evaluation.evaluate_classifier_run` says.
     """
+    if RunConfig.load(folder / CONFIG).episodes is not None:
+        if on is not None:
+            raise InputError(f"{folder} holds a few-shot classifier, which is scored on its own task; got --on {on}")
+        return evaluate_classifier_run(folder, tasks, seed, samples, split)
+    tasks, samples = DEFAULT_TASKS if tasks is None else tasks, DEFAULT_SAMPLES if samples is None else samples
     if tasks < 1 or samples < 1:
         raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
     config, model, step = load_run(folder)
+    assert isinstance(config.model, ModelConfig)
     oracle = _OracleScores(config.model)
     transfer = on is not None and on != config.task
     split = split or ("test" if transfer and on in IMAGE_TASKS else "validation")

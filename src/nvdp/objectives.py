@@ -1,11 +1,14 @@
 """Training bounds: variational prior (eq. 5 and 6), usual neural-process bound, likelihood alone, log-uniform prior.
 
+Those whose name begins with query are for classification: their likelihood is that of the targets alone.
+
 Every bound reads like its equation and is scaled to one scalar output, so that numbers of tasks with different sizes
 compare. How strongly the KL counts is explicit: a *reduction* that divides the KL summed over all of φ, and a weight.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -14,7 +17,8 @@ from torch.distributions import kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
-from nvdp.posteriors import DropoutPosterior, Posterior
+from nvdp.models.fewshot_base import FewShotModel, query_points
+from nvdp.posteriors import DropoutPosterior, TaskPosterior
 from nvdp.tasks import TaskBatch
 
 KL_REDUCTIONS = {
@@ -49,22 +53,31 @@ class Bound:
     """A training bound, averaged over tasks, and its parts."""
 
     value: Float[Tensor, ""]  # to maximise
-    log_likelihood: Float[Tensor, ""]  # per value of the whole task
+    log_likelihood: Float[Tensor, ""]  # per value that is scored
     kl: Float[Tensor, ""]  # summed over φ, unweighted
-    posterior: Posterior  # q(φ | D_C)
+    posterior: TaskPosterior  # q(φ | D_C)
 
 
-Objective = Callable[[MetaModel, TaskBatch, KLScale, torch.Generator | None], Bound]
+Objective = Callable[[Any, TaskBatch, KLScale, torch.Generator | None], Bound]
 
 
 def _bound(
     log_likelihood: Float[Tensor, " task"],
     kl: Float[Tensor, " task"],
-    q_context: Posterior,
+    q_context: TaskPosterior,
     tasks: TaskBatch,
     scale: KLScale,
 ) -> Bound:
-    values = tasks.whole.count * tasks.y.shape[-1]
+    return _bound_per_value(log_likelihood, kl, q_context, tasks.whole.count * tasks.y.shape[-1], scale)
+
+
+def _bound_per_value(
+    log_likelihood: Float[Tensor, " task"],
+    kl: Float[Tensor, " task"],
+    q_context: TaskPosterior,
+    values: Float[Tensor, " task"],
+    scale: KLScale,
+) -> Bound:
     mean_log_likelihood = (log_likelihood / values).mean()
     value = mean_log_likelihood - scale(kl, q_context.size, values).mean()
     return Bound(value, mean_log_likelihood, kl.mean(), q_context)
@@ -127,9 +140,40 @@ def log_uniform_bound(
     return _bound(log_likelihood, kl, q_context, tasks, scale)
 
 
-OBJECTIVES: dict[str, Objective] = {
+def query_variational_prior_bound(
+    model: FewShotModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|support)}[log p(y | x, φ)] of the queries − KL(q(φ|support) ‖ q(φ|support and queries)), eq. 5.
+
+    The support's own likelihood is left out: q was made from these very images, in a one-shot task from one image a
+    class, and knowing an image again says little about the class.
+    """
+    tasks = model.embedded(tasks)
+    q_context, q_task = model.adapt_both(tasks)
+    queries = query_points(tasks)
+    log_likelihood = q_context.expected_log_likelihood(queries, generator)
+    return _bound_per_value(log_likelihood, kl_divergence(q_context, q_task), q_context, queries.count, scale)
+
+
+def query_likelihood_bound(
+    model: FewShotModel, tasks: TaskBatch, scale: KLScale, generator: torch.Generator | None = None
+) -> Bound:
+    """E_{q(φ|support)}[log p(y | x, φ)] of the queries alone: cross-entropy after adaptation."""
+    tasks = model.embedded(tasks)
+    q_context = model.posterior(tasks.context, generator)
+    queries = query_points(tasks)
+    log_likelihood = q_context.expected_log_likelihood(queries, generator)
+    return _bound_per_value(log_likelihood, torch.zeros_like(log_likelihood), q_context, queries.count, scale)
+
+
+REGRESSION_OBJECTIVES: dict[str, Objective] = {
     "variational-prior": variational_prior_bound,
     "neural-process": neural_process_bound,
     "likelihood": likelihood_bound,
     "log-uniform": log_uniform_bound,
 }
+CLASS_OBJECTIVES: dict[str, Objective] = {
+    "query-variational-prior": query_variational_prior_bound,
+    "query-likelihood": query_likelihood_bound,
+}
+OBJECTIVES = REGRESSION_OBJECTIVES | CLASS_OBJECTIVES

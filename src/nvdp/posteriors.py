@@ -17,7 +17,7 @@ from torch.distributions import Distribution, Normal, kl_divergence, register_kl
 from nvdp.errors import InputError
 from nvdp.nn.dropout_linear import DropoutNetwork, LocalNoise, MeanWeights, SampledWeights, WayThrough
 from nvdp.nn.engines import FUSED, Engine
-from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
+from nvdp.nn.likelihoods import GaussianLikelihood, Likelihood
 from nvdp.nn.mlp import ConditionedMLP
 from nvdp.nn.rates import LayerRates
 from nvdp.predictions import Prediction
@@ -36,8 +36,8 @@ def sample_groups(samples: int, numbers: int) -> list[int]:
     return [min(at_once, samples - start) for start in range(0, samples, at_once)]
 
 
-class Posterior(Distribution, ABC):
-    """What is known about a task after its context: predicts, samples functions, scores data.
+class TaskPosterior(Distribution, ABC):
+    """What is known about a task after its context: samples outputs, scores data.
 
     ``single`` marks a posterior of one task given without a task axis; its predictions have none either. ``like`` is a
     tensor whose precision and device inputs are taken to.
@@ -45,7 +45,7 @@ class Posterior(Distribution, ABC):
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
 
-    def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: GaussianLikelihood) -> None:
+    def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: Likelihood) -> None:
         super().__init__(torch.Size([len(like)]), validate_args=False)
         self.like, self.x_dim, self.likelihood, self.single = like, x_dim, likelihood, False
 
@@ -53,6 +53,10 @@ class Posterior(Distribution, ABC):
     @abstractmethod
     def size(self) -> int:
         """How many random numbers φ holds for one task."""
+
+    def mean_rates(self) -> Float[Tensor, "task layer"] | None:
+        """The mean dropout rate of every layer's weights, if there are any."""
+        return None
 
     def with_known_part_of(self, context: Self) -> Self:
         """This posterior over φ, with whatever is not random taken from the context's posterior."""
@@ -66,6 +70,10 @@ class Posterior(Distribution, ABC):
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Network outputs (sample, task, point, output), one φ per sample and task shared by all points."""
 
+    def predictive_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+        """Samples to predict with; a posterior whose predictions are of single points may draw each point by itself."""
+        return self.sampled_outputs(x, samples, generator)
+
     def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Outputs (task, point, output) under noise, differentiable in the model's parameters."""
         return self.sampled_outputs(x, 1, generator).squeeze(0)
@@ -74,25 +82,17 @@ class Posterior(Distribution, ABC):
         self, points: PointSet, generator: torch.Generator | None = None
     ) -> Float[Tensor, " task"]:
         """A one-sample estimate of E_q[Σ_i log p(y_i | x_i, φ)] for each task."""
-        mean, std = self.likelihood(self.training_outputs(points.x, generator))
-        log_prob = gaussian_log_prob(points.y, mean, std).sum(-1)
+        log_prob = self.likelihood.log_prob(self.training_outputs(points.x, generator), points.y)
         return (log_prob * points.mask).sum(-1)
 
-    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
-        """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
-
-        ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
-        drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
-        """
-        x = self._inputs(x)
+    def _outputs_at(self, x: Tensor, samples: int, generator: torch.Generator | int | None) -> Tensor:
+        """Outputs (sample, task, point, output) without gradients; one sample with φ at its mean if `samples` is 0."""
         if samples < 0:
             raise InputError(f"samples is {samples}; expected at least 0")
         if not isinstance(generator, torch.Generator):
             generator = torch.Generator(device=x.device).manual_seed(generator or 0)
         with torch.no_grad():
-            outputs = self.sampled_outputs(x, samples, generator) if samples else self.mean_outputs(x)[None]
-            mean, std = self.likelihood(outputs)
-        return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
+            return self.predictive_outputs(x, samples, generator) if samples else self.mean_outputs(x)[None]
 
     def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
         x, tasks = as_tensor(x, "x").to(self.like), self.batch_shape[0]
@@ -104,6 +104,23 @@ class Posterior(Distribution, ABC):
             )
         check_finite(x, "x")
         return x.expand(tasks, -1, -1) if x.dim() == 2 else x
+
+
+class Posterior(TaskPosterior):
+    """A posterior over functions of a regression task: predicts a mixture of Gaussians."""
+
+    likelihood: GaussianLikelihood
+
+    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
+        """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
+
+        ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
+        drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
+        """
+        outputs = self._outputs_at(self._inputs(x), samples, generator)
+        with torch.no_grad():
+            mean, std = self.likelihood(outputs)
+        return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
 
 
 class DropoutPosterior(Posterior):
@@ -146,10 +163,7 @@ class DropoutPosterior(Posterior):
         return torch.cat([self._through(x, SampledWeights(group, generator)) for group in groups])
 
     def _through(self, x: Tensor, way: WayThrough) -> Tensor:
-        if self.representation is not None:
-            r = self.representation[:, None].expand(-1, x.shape[1], -1)
-            x = torch.cat([x, r], dim=-1)
-        return self.network(x, self.rates, way)
+        return self.network(x, self.rates, way, self.representation)
 
 
 class LatentPosterior(Posterior):

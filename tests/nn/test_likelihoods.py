@@ -1,9 +1,9 @@
 import pytest
 import torch
-from torch.distributions import Normal
+from torch.distributions import Categorical, Normal
 
 from nvdp.errors import InputError
-from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
+from nvdp.nn.likelihoods import CategoricalLikelihood, GaussianLikelihood, gaussian_log_prob
 
 
 def test_log_prob_is_that_of_the_normal_distribution(generator):
@@ -35,3 +35,19 @@ def test_fixed_std_is_one():
 def test_unknown_variance_is_refused():
     with pytest.raises(InputError, match="'free'"):
         GaussianLikelihood(1, "free")
+
+
+@pytest.mark.parametrize("variance", ["learned", "fixed"])
+def test_log_prob_of_outputs_sums_over_the_values_of_a_point(variance, generator):
+    likelihood = GaussianLikelihood(2, variance)
+    outputs = torch.randn(5, likelihood.outputs, generator=generator)
+    y = torch.randn(5, 2, generator=generator)
+    assert torch.equal(likelihood.log_prob(outputs, y), gaussian_log_prob(y, *likelihood(outputs)).sum(-1))
+
+
+def test_categorical_log_prob_is_that_of_the_categorical_distribution(generator):
+    logits = 9 * torch.randn(20, 4, generator=generator, dtype=torch.float64)
+    classes = torch.randint(4, (20,), generator=generator)
+    one_hot = torch.eye(4, dtype=torch.float64)[classes]
+    expected = Categorical(logits=logits).log_prob(classes)
+    torch.testing.assert_close(CategoricalLikelihood().log_prob(logits, one_hot), expected)

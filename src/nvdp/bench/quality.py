@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -14,9 +13,11 @@ from nvdp.data.source import validation_tasks
 from nvdp.evaluation import VALIDATION_SEED
 from nvdp.metrics import Scores, evaluate_regression
 from nvdp.models.base import MetaModel
+from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
 from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.optimizers import build_optimizer
 from nvdp.training.trainer import TrainingStep, learning_rate_at
 
 RECIPES = ("cpu", "paper")
@@ -40,9 +41,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         self.source = task_source(self.config.task)
+        assert isinstance(self.config.model, ModelConfig)
         self.model = build_model(self.config.model, self.config.seed)
         self.module = TrainingStep(self.model, self.config.objective, self.config.kl)
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate, fused=True)
+        self.optimizer = build_optimizer(self.config.optimizer, self.model.parameters(), self.config.learning_rate)
         decay = self.config.weight_average
         self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
 

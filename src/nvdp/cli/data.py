@@ -1,28 +1,43 @@
 """Commands about data sets: list, fetch, path and check."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nvdp.cli import app
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from nvdp.data.public_set import PublicSet
 
 data = typer.Typer(help="The public sets of images: what is here, and where it comes from.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
-Name = Annotated[str, typer.Argument(help="mnist, omniglot or celeba.")]
+Name = Annotated[str, typer.Argument(help="mnist, omniglot, celeba or miniimagenet.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")]
+
+
+def _sets() -> "dict[str, PublicSet]":
+    from nvdp.data.fewshot_sets import PUBLIC_CLASS_SETS
+    from nvdp.data.image_sets import PUBLIC_SETS
+
+    return {**PUBLIC_SETS, **PUBLIC_CLASS_SETS}
+
+
+def _set(name: str) -> "PublicSet":
+    if name not in _sets():
+        raise unknown_name("data set", name, _sets())
+    return _sets()[name]
 
 
 @data.command("list")
 def list_sets(data_dir: DataDir = None) -> None:
     """List the sets, and where each was found on this machine."""
     from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
-    from nvdp.data.image_sets import PUBLIC_SETS
 
     use_data_folder(data_dir)
-    for each in PUBLIC_SETS.values():
+    for each in {known.name: known for known in _sets().values()}.values():
         found = locate(each)
         place = " and ".join(map(str, found.paths)) if found else f"not here: {ways_to_provide(each)}"
         counts = ", ".join(f"{count:,} {split}" for split, count in each.counts.items())
@@ -34,9 +49,8 @@ def list_sets(data_dir: DataDir = None) -> None:
 def fetch(name: Name) -> None:
     """Download a set from its public home into the user's cache, checked against its published checksum."""
     from nvdp.data.fetch import download
-    from nvdp.data.image_sets import public_set
 
-    for path in download(public_set(name)):
+    for path in download(_set(name)):
         typer.echo(str(path))
 
 
@@ -44,12 +58,11 @@ def fetch(name: Name) -> None:
 def path(name: Name, data_dir: DataDir = None) -> None:
     """Print the files a set is read from, one a line."""
     from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
-    from nvdp.data.image_sets import public_set
 
     use_data_folder(data_dir)
-    found = locate(public_set(name))
+    found = locate(_set(name))
     if found is None:
-        raise InputError(f"{name} is not on this machine: {ways_to_provide(public_set(name))}")
+        raise InputError(f"{name} is not on this machine: {ways_to_provide(_set(name))}")
     for each in found.paths:
         typer.echo(str(each))
 
@@ -57,17 +70,15 @@ def path(name: Name, data_dir: DataDir = None) -> None:
 @data.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
     """Compare a set's checksums with the published ones, read all its images and count them."""
-    from nvdp.data.fetch import locate, use_data_folder, verify
-    from nvdp.data.image_files import SPLITS
-    from nvdp.data.image_sets import PublicImages, public_set
+    from nvdp.data.fetch import locate, use_data_folder, verify, ways_to_provide
 
     use_data_folder(data_dir)
-    images = PublicImages(name)
-    counts = {split: len(images.split(split)) for split in SPLITS}
-    found = locate(public_set(name))
-    assert found is not None
-    for line in verify(public_set(name), found):
+    found = locate(_set(name))
+    if found is None:
+        raise InputError(f"{name} is not on this machine: {ways_to_provide(_set(name))}")
+    counts = {split: len(images) for split, images in _set(name).read(found).items()}
+    for line in verify(_set(name), found):
         typer.echo(line)
-    complete = counts == public_set(name).counts
+    complete = counts == _set(name).counts
     numbers = ", ".join(f"{count:,} {split}" for split, count in counts.items())
     typer.echo(f"{name}: {numbers}; {'complete' if complete else 'a part of the set'}")

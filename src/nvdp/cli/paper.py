@@ -11,7 +11,9 @@ from nvdp.cli import app
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(help="table1, table2, learning, ablations, figure2, figure4 or figure9.")],
+    what: Annotated[
+        str, typer.Argument(help="table1, table2, table3, learning, ablations, figure2, figure4 or figure9.")
+    ],
     budget: Annotated[
         str, typer.Option(help="quick (minutes), cpu (hours on 2 cores) or paper (for GPU owners).")
     ] = "cpu",
@@ -40,6 +42,8 @@ def reproduce(
     use_data_folder(data_dir)
     keep_freed_memory()
     use_threads()
+    if experiment.prepare is not None:
+        experiment.prepare(budget, device)
     folders = work_off(experiment, budget, out, runs, jobs, device)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
     if experiment.collect is not None and experiment.draw is not None:

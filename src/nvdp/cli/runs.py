@@ -24,7 +24,13 @@ Run = Annotated[
 
 @app.command()
 def train(
-    task: Annotated[str, typer.Argument(help="The family of tasks: gp, trig, mnist, omniglot, celeba or images.")],
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="The family of tasks: gp, trig, mnist, omniglot, celeba or images; to classify: omniglot-fewshot, "
+            "miniimagenet or folder-of-classes."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
     model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. (default: nvdp)")] = None,
     variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). (default: learned)")] = None,
@@ -47,10 +53,20 @@ def train(
     rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
     decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
-    folder: Annotated[Path | None, typer.Option(help="images: a folder of pictures.")] = None,
-    size: Annotated[int | None, typer.Option(help="images: rows and columns to resize to. (default: 32)")] = None,
+    way: Annotated[int | None, typer.Option(help="to classify: classes of an episode. (default: 5)")] = None,
+    shot: Annotated[int | None, typer.Option(help="to classify: support images of a class. (default: 1)")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="to classify: images of a class to name. (default: the preset's)")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="to classify: train on the features that `nvdp pretrain` left in this folder.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="images: a folder of pictures; folder-of-classes: a sub-folder for each class.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="of a folder: rows and columns to resize to. (default: 32)")] = None,
     channels: Annotated[
-        int | None, typer.Option(help="images: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
+        int | None, typer.Option(help="of a folder: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
@@ -65,11 +81,16 @@ def train(
     with --resume goes on as if it had never stopped.
 
     Example: nvdp train gp --model nvdp --preset quick --out runs/first
+
+    Few-shot classification: nvdp train omniglot-fewshot --way 5 --shot 1 --model protonet --out runs/letters
     """
+    from nvdp.cli.fewshot import episode_settings
     from nvdp.data.config import DataConfig
     from nvdp.data.fetch import use_data_folder
+    from nvdp.data.fewshot_sets import FEWSHOT_TASKS
     from nvdp.data.registry import check_task
     from nvdp.training.config import RunConfig, preset_config
+    from nvdp.training.fewshot_presets import fewshot_config
     from nvdp.training.run_folder import CONFIG
     from nvdp.training.trainer import Machine
     from nvdp.training.trainer import train as run_training
@@ -77,13 +98,17 @@ def train(
     check_task(task)
     use_data_folder(data_dir)
     pictures = _given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
-    if pictures and task != "images":
-        raise InputError(f"--{next(iter(pictures))} is for the task images; {task} takes none")
+    if pictures and task not in ("images", "folder-of-classes"):
+        raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
+    episodes = episode_settings(task, way, shot, queries, features, variance)
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
         data = DataConfig(**pictures)
-        config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
+        if task in FEWSHOT_TASKS:
+            config = fewshot_config(task, model or "nvdp", preset or "cpu", data=data, **episodes)
+        else:
+            config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
     architecture = {
         "name": model,
         "variance": variance,
@@ -104,6 +129,7 @@ def train(
         model=replace(config.model, **_given(architecture)),
         kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
         data=replace(config.data, **pictures),
+        episodes=None if config.episodes is None else replace(config.episodes, **episodes),
         **_given(settings),
     )
     if steps is not None and not resume:
@@ -124,21 +150,37 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 @app.command("eval")
 def evaluate(
     run: Run,
-    tasks: Annotated[int, typer.Option(help="Validation tasks (the first so many of a fixed set).")] = 2_048,
+    tasks: Annotated[
+        int | None, typer.Option(help="The first so many tasks of a fixed set. (default: 2,048; 600 episodes)")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Which validation set. (default: the published one)")] = None,
-    samples: Annotated[int, typer.Option(help="Sampled functions per task.")] = 16,
+    samples: Annotated[
+        int | None, typer.Option(help="Sampled functions per task. (default: 16; 10 classifiers)")
+    ] = None,
     on: Annotated[str | None, typer.Option(help="Another family of tasks, for transfer, e.g. omniglot.")] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Images to score: validation, test or train. (default: validation; test of another set)"),
+        typer.Option(
+            help="Images to score: validation, test or train. (default: validation; test of another set or of classes)"
+        ),
     ] = None,
+    way: Annotated[int | None, typer.Option(help="Classifiers: classes of an episode. (default: as trained)")] = None,
+    shot: Annotated[int | None, typer.Option(help="Classifiers: support images of a class. (as trained)")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="Classifiers: images of a class to name. (default: 15; of a folder as trained)")
+    ] = None,
+    transductive: Annotated[
+        bool, typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of an episode's images.")
+    ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Score a run on the fixed validation set, beside the exact GP where there is one.
 
-    LL is over all points, RLL over the context, PLL over the targets; higher is better.
+    LL is over all points, RLL over the context, PLL over the targets; higher is better. A few-shot classifier is scored
+    on episodes of test classes: accuracy with its 95 % interval, NLL and calibration error.
     """
+    from nvdp.cli.fewshot import evaluate_classifier, is_classifier
     from nvdp.data.fetch import use_data_folder
     from nvdp.evaluation import VALIDATION_SEED, evaluate_run
     from nvdp.runtime import keep_freed_memory, use_threads
@@ -146,7 +188,12 @@ def evaluate(
     keep_freed_memory()
     use_threads()
     use_data_folder(data_dir)
-    evaluation = evaluate_run(run, tasks, VALIDATION_SEED if seed is None else seed, samples, on, split)
+    seed = VALIDATION_SEED if seed is None else seed
+    shape = {"way": way, "shot": shot, "queries": queries, "transductive": transductive}
+    if on is None and (is_classifier(run) or any(shape.values())):
+        evaluate_classifier(run, as_json, tasks=tasks, seed=seed, samples=samples, split=split, **shape)
+        return
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split)
     if as_json:
         typer.echo(json.dumps(evaluation))
         return

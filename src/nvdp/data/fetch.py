@@ -10,7 +10,7 @@ from pathlib import Path
 from nvdp.data.public_set import Found, PublicSet
 from nvdp.errors import InputError
 
-VARIABLE = "NVDP_DATA"
+VARIABLE, CACHE_VARIABLE = "NVDP_DATA", "NVDP_CACHE"
 
 
 def use_data_folder(folder: Path | None) -> None:
@@ -30,10 +30,10 @@ def data_folder() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """The user's cache, where downloads go."""
+    """The user's cache, where downloads and decoded images go; ``NVDP_CACHE`` names another folder."""
     import pooch  # type: ignore[import-untyped]
 
-    return Path(pooch.os_cache("nvdp"))
+    return Path(os.environ.get(CACHE_VARIABLE) or pooch.os_cache("nvdp"))
 
 
 def locate(public_set: PublicSet) -> Found | None:
@@ -51,6 +51,8 @@ def ways_to_provide(public_set: PublicSet) -> str:
         if public_set.download
         else f"accept its terms at {public_set.home} and put {files} into {cache_folder()}"
     )
+    if public_set.npz is None:
+        return f"name a folder with {files}, or with {public_set.layout}, by {VARIABLE} or --data-dir, or {third}"
     return f"set {VARIABLE} to a folder with {public_set.npz}, name a folder with {files} by --data-dir, or {third}"
 
 

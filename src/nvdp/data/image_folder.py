@@ -1,11 +1,13 @@
 """Any folder of pictures as images of one size: a tenth of the files validates, a tenth tests."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import UInt8
 
 from nvdp.data.config import DataConfig
 from nvdp.data.image_files import KINDS, Images, Splits, open_picture, picture_array, picture_channels
@@ -61,10 +63,9 @@ def picture_files(config: DataConfig) -> list[Path]:
     return files
 
 
-@cache
-def _read(config: DataConfig) -> Splits:
-    files = picture_files(config)
-    channels, pictures = config.channels, []
+def read_pictures(files: Sequence[Path], config: DataConfig) -> Iterator[UInt8[np.ndarray, "row column channel"]]:
+    """The central squares of pictures that are all grey or all in colour, as the first one or as `channels` says."""
+    channels = config.channels
     for file in files:
         picture = open_picture(file, str(file))
         found = picture_channels(picture)
@@ -74,8 +75,12 @@ def _read(config: DataConfig) -> Splits:
                 f"{file} is {KINDS[found]} but {files[0].name} is {KINDS[channels]}; "
                 "take all to one kind with --channels 1 (grey) or 3 (colour)"
             )
-        pictures.append(picture_array(picture, config.size, channels))
-    images = np.stack(pictures)
+        yield picture_array(picture, config.size, channels)
+
+
+@cache
+def _read(config: DataConfig) -> Splits:
+    images = np.stack(list(read_pictures(picture_files(config), config)))
     order = torch.randperm(len(images), generator=derived_generator(0, "folder of pictures", "split")).numpy()
     few = max(1, len(images) // SHARE)
     parts = {"validation": order[:few], "test": order[few : 2 * few], "train": order[2 * few :]}

@@ -88,17 +88,17 @@ def _read(name: str, found: Found) -> Splits:
     images = PUBLIC_SETS[name]
     if found.is_npz or name == "mnist":
         return images.read(found)
-    return _prepared(name, found, lambda: images.read(found))
+    return prepared(name, found, lambda: images.read(found))
 
 
-def _prepared(name: str, found: Found, read: Callable[[], Splits]) -> Splits:
+def prepared(name: str, found: Found, read: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     """Small pictures made once from many files, and kept in the cache as long as the files do not change."""
     state = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
     key = hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
     path = cache_folder() / "prepared" / f"{name}-{key}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as file:
-            return {split: file[split] for split in SPLITS}
+            return {part: file[part] for part in file.files}
     splits = read()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -108,6 +108,6 @@ def _prepared(name: str, found: Found, read: Callable[[], Splits]) -> Splits:
     return splits
 
 
-def _save(path: Path, splits: Splits) -> None:
+def _save(path: Path, splits: dict[str, np.ndarray]) -> None:
     with path.open("wb") as file:
         np.savez(file, **splits)  # type: ignore[arg-type]

@@ -20,12 +20,22 @@ FIRST_VALIDATION, FIRST_TEST = 837, 965  # character numbers: Ojibwe … Tifinag
 
 def from_npz(path: Path) -> Splits:
     """The splits of omniglot.npz."""
-    images, character = read_npz(path, "images28", "character_id")
-    return _splits(checked_images(images, SIZE, 1, path), character)
+    return _splits(*numbered_from_npz(path))
 
 
 def from_public_files(paths: Sequence[Path]) -> Splits:
     """The splits of images_background and images_evaluation, as zips or unpacked."""
+    return _splits(*numbered_from_public_files(paths))
+
+
+def numbered_from_npz(path: Path) -> tuple[Images, np.ndarray]:
+    """All drawings of omniglot.npz, and the number of the character that each shows."""
+    images, character = read_npz(path, "images28", "character_id")
+    return checked_images(images, SIZE, 1, path), character
+
+
+def numbered_from_public_files(paths: Sequence[Path]) -> tuple[Images, np.ndarray]:
+    """The same of images_background and images_evaluation, as zips or unpacked."""
     from PIL import Image
 
     images: list[np.ndarray] = []
@@ -39,7 +49,7 @@ def from_public_files(paths: Sequence[Path]) -> Splits:
             characters.append(int(match[1]))
         if len(images) == before:
             raise InputError(f"{path} holds no Alphabet/characterNN/XXXX_YY.png: is it another set?")
-    return _splits(np.stack(images)[..., None], np.array(characters))
+    return np.stack(images)[..., None], np.array(characters)
 
 
 def _splits(images: Images, character: np.ndarray) -> Splits:

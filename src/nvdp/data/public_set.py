@@ -32,8 +32,8 @@ class PublicSet:
     size: int
     channels: int
     counts: dict[str, int]  # images of each split when the set is complete
-    npz: str
-    npz_sha256: str
+    npz: str | None  # the whole set as one file, where there is such a file
+    npz_sha256: str | None
     files: tuple[PublicFile, ...]
     folders: tuple[str, ...]  # where inside a folder of data the public files usually lie
     download: str | None  # the address that file names are appended to, if anyone may download
@@ -41,10 +41,11 @@ class PublicSet:
     terms: str
     from_npz: Callable[[Path], Splits]
     from_public_files: Callable[[Sequence[Path]], Splits]
+    layout: str | None = None  # how unpacked files must lie, where their names do not say it
 
     def find(self, folder: Path) -> Found | None:
         """The set's files in a folder of data, the npz first."""
-        if (folder / self.npz).is_file():
+        if self.npz is not None and (folder / self.npz).is_file():
             return Found((folder / self.npz,), True)
         for place in (folder, *(folder / inner for inner in self.folders)):
             paths = [

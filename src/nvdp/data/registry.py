@@ -4,6 +4,8 @@ from collections.abc import Callable
 from functools import partial
 
 from nvdp.data.config import NO_DATA, DataConfig
+from nvdp.data.episodes import EpisodeConfig
+from nvdp.data.fewshot_sets import FEWSHOT_TASKS, episode_tasks
 from nvdp.data.gp import GPTasks
 from nvdp.data.image_folder import FolderImages
 from nvdp.data.image_sets import PUBLIC_SETS, PublicImages, check_split
@@ -12,18 +14,20 @@ from nvdp.data.source import TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
 
-SourceOf = Callable[[DataConfig, str], TaskSource]
+SourceOf = Callable[[DataConfig, str, EpisodeConfig | None], TaskSource]
 
 
-def _public(name: str, data: DataConfig, split: str) -> TaskSource:
+def _public(name: str, data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
     return ImageTasks(PublicImages(name), split)
 
 
-def _folder(data: DataConfig, split: str) -> TaskSource:
+def _folder(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
     return ImageTasks(FolderImages(data), split)
 
 
-def _drawn(kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str) -> TaskSource:
+def _drawn(
+    kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
+) -> TaskSource:
     if split != "validation":
         raise InputError(f"{kind.name} tasks are drawn, not kept: they have no split '{split}'; choose another --seed")
     return kind()
@@ -34,6 +38,7 @@ SOURCES: dict[str, SourceOf] = {
     "trig": partial(_drawn, TrigonometryTasks),
     **{name: partial(_public, name) for name in PUBLIC_SETS},
     "images": _folder,
+    **{name: partial(episode_tasks, name) for name in FEWSHOT_TASKS},
 }
 IMAGE_TASKS = (*PUBLIC_SETS, "images")
 
@@ -49,12 +54,16 @@ def check_task(name: str) -> None:
         raise unknown_name("task", name, SOURCES)
 
 
-def task_source(name: str, data: DataConfig = NO_DATA, split: str = "validation") -> TaskSource:
+def task_source(
+    name: str, data: DataConfig = NO_DATA, split: str = "validation", episodes: EpisodeConfig | None = None
+) -> TaskSource:
     """The source of tasks of that name; no file is read before it is asked for tasks.
+
+    `episodes` is the shape of the tasks of classification; the others have none.
 
     >>> task_source("gp").x_dim, task_source("mnist").x_dim, task_source("celeba").y_dim
     (1, 2, 3)
     """
     check_task(name)
     check_split(split)
-    return SOURCES[name](data, split)
+    return SOURCES[name](data, split, episodes)

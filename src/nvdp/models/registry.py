@@ -3,26 +3,58 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import overload
 
 import torch
 
-from nvdp.errors import unknown_name
+from nvdp.errors import InputError, unknown_name
 from nvdp.models.base import MetaModel
+from nvdp.models.class_process import ClassProcess
 from nvdp.models.config import ModelConfig
+from nvdp.models.fewshot_base import FewShotModel
+from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.gradient import GradientModel
 from nvdp.models.neural_process import NeuralProcess
 from nvdp.models.nvdp import NVDP
+from nvdp.models.nvdp_classifier import NVDPClassifier
+from nvdp.models.prototypes import MatchingNetwork, PrototypicalNetwork
+from nvdp.models.versa import Versa
 from nvdp.randomness import derived_seed
+
+AnyConfig = ModelConfig | FewShotConfig
+AnyModel = MetaModel | FewShotModel
+
+
+@dataclass(frozen=True)
+class ClassifierSpec:
+    """How a name's few-shot classifier is built, and the bound it is trained with."""
+
+    build: Callable[[FewShotConfig], FewShotModel]
+    objective: str = "query-likelihood"
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A name's entry: how to build it, the bound it is trained with, and a line for people."""
+    """A name's entry: how to build it for regression, the bound it is then trained with, and a line for people.
+
+    A model for classification has a `classifier`; one for classification alone has no `build` and no `objective`.
+    """
 
     name: str
-    build: Callable[[ModelConfig], MetaModel]
+    build: Callable[[ModelConfig], MetaModel] | None
     objective: str
     summary: str
-    tasks: tuple[str, ...] = ("regression",)
+    classifier: ClassifierSpec | None = None
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """What the model is for."""
+        serves = {"regression": self.build, "classification": self.classifier}
+        return tuple(task for task, way in serves.items() if way is not None)
+
+
+def _classifier(name: str, build: Callable[[FewShotConfig], FewShotModel], summary: str) -> ModelSpec:
+    return ModelSpec(name, None, "", summary, ClassifierSpec(build))
 
 
 _SPECS = (
@@ -31,12 +63,14 @@ _SPECS = (
         NVDP,
         "variational-prior",
         "Neural Variational Dropout Process: the context sets dropout rates",
+        ClassifierSpec(NVDPClassifier, "query-variational-prior"),
     ),
     ModelSpec(
         "cnp",
         partial(NeuralProcess, latent=False, deterministic=True),
         "likelihood",
         "Conditional Neural Process: deterministic path, maximum likelihood",
+        ClassifierSpec(ClassProcess),
     ),
     ModelSpec(
         "np",
@@ -62,6 +96,16 @@ _SPECS = (
         "variational-prior",
         "Neural Process with both paths and the variational prior",
     ),
+    _classifier("versa", Versa, "VERSA: Gaussian posterior of class weights from class means"),
+    _classifier("protonet", PrototypicalNetwork, "Prototypical network: nearest class mean"),
+    _classifier("matching", MatchingNetwork, "Matching network: attention to the support by cosine"),
+    _classifier("maml", GradientModel, "MAML: gradient steps from a learned initialisation"),
+    _classifier("meta-sgd", partial(GradientModel, learned_rates=True), "Meta-SGD: MAML with a learned rate a weight"),
+    _classifier(
+        "meta-dropout",
+        partial(GradientModel, learned_rates=True, noisy=True),
+        "Meta-dropout: Meta-SGD whose steps are taken under learned noise",
+    ),
 )
 
 MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
@@ -74,13 +118,37 @@ def model_spec(name: str) -> ModelSpec:
     return MODELS[name]
 
 
-def build_model(config: ModelConfig, seed: int = 0) -> MetaModel:
+def check_serves(config: AnyConfig) -> None:
+    """Refuse a configuration that asks a model for what it is not."""
+    spec, task = model_spec(config.name), "regression" if isinstance(config, ModelConfig) else "classification"
+    if task not in spec.tasks:
+        serving = [name for name, other in MODELS.items() if task in other.tasks]
+        raise InputError(f"{config.name} is not for {task}; there are {', '.join(serving)}")
+
+
+@overload
+def build_model(config: ModelConfig, seed: int = 0) -> MetaModel: ...
+@overload
+def build_model(config: FewShotConfig, seed: int = 0) -> FewShotModel: ...
+def build_model(config: AnyConfig, seed: int = 0) -> AnyModel:
     """A model with weights initialised from `seed`; the global random state is left alone.
 
     >>> model = build_model(ModelConfig("nvdp"))
     >>> model.adapt([0.0, 1.0], [0.5, -0.5]).predict([0.25, 0.75]).mean.shape
     torch.Size([2, 1])
+    >>> model = build_model(FewShotConfig("nvdp", extractor="none", features=3))
+    >>> model.adapt([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]], [0, 1]).predict([[0.0, 1.0, 3.0]]).probabilities.shape
+    torch.Size([1, 2])
     """
+    check_serves(config)
+    spec = model_spec(config.name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
-        return model_spec(config.name).build(config)
+        if isinstance(config, ModelConfig):
+            assert spec.build is not None
+            model = spec.build(config)
+            if config.initialisation == "fan-in":
+                model.shrink_to_fan_in()
+            return model
+        assert spec.classifier is not None
+        return spec.classifier.build(config)

@@ -1,4 +1,7 @@
-"""Gaussian likelihood p(y | x, φ) with σ = 0.1 + 0.9 softplus(·) learned, or σ = 1 fixed (appendix C)."""
+"""Likelihoods p(y | x, φ): Gaussian, σ = 0.1 + 0.9 softplus(·) learned or σ = 1 fixed (appendix C), and categorical.
+
+Either answers ``log_prob(outputs, y)``, one number for each point, from the last layer of a network.
+"""
 
 import math
 
@@ -43,3 +46,27 @@ class GaussianLikelihood(nn.Module):
             return outputs, torch.ones_like(outputs)
         mean, raw = outputs.split(self.y_dim, dim=-1)
         return mean, self.min_std + (1 - self.min_std) * F.softplus(raw)
+
+    def log_prob(self, outputs: Float[Tensor, "*batch outputs"], y: Float[Tensor, "*batch y"]) -> Tensor:
+        """log p(y | x, φ) of every point, summed over its values."""
+        mean, std = self(outputs)
+        return gaussian_log_prob(y, mean, std).sum(-1)
+
+
+class CategoricalLikelihood(nn.Module):
+    """Turns one logit for each class into the logarithms of their probabilities; y is one-hot.
+
+    >>> CategoricalLikelihood().log_prob(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])).item()
+    -0.69314...
+    """
+
+    def forward(self, logits: Float[Tensor, "*batch way"]) -> Float[Tensor, "*batch way"]:
+        """log p of every class."""
+        return F.log_softmax(logits, dim=-1)
+
+    def log_prob(self, outputs: Float[Tensor, "*batch way"], y: Float[Tensor, "*batch way"]) -> Float[Tensor, "*batch"]:
+        """log p of every point's own class."""
+        return (self(outputs) * y).sum(-1)
+
+
+Likelihood = GaussianLikelihood | CategoricalLikelihood

@@ -49,9 +49,13 @@ class TrainingProgress:
         numbers = f"LL {row['LL']:.3f}  KL {row['KL']:.3g}"
         if row["rate"]:
             numbers += f"  rate {row['rate']:.3f}"
+        self.say(int(row["step"]), numbers)
+
+    def say(self, step: int, numbers: str) -> None:
+        """Show what a step has come to."""
         self._bar.update(self._task, numbers=numbers)
-        if self._plain and row["step"] >= self._next_line:
-            self._console.print(f"step {row['step']} of {self._steps}: {numbers}")
+        if self._plain and step >= self._next_line:
+            self._console.print(f"step {step} of {self._steps}: {numbers}")
             self._next_line += self._steps / 10
 
     def __enter__(self) -> Self:

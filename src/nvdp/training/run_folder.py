@@ -1,33 +1,47 @@
 """The folder of a run: config.json, model.safetensors, log.csv and checkpoint/."""
 
+import json
 import os
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from torch import nn
 
 from nvdp.errors import InputError
 from nvdp.files import write_new_text
 from nvdp.models.base import MetaModel
-from nvdp.models.registry import build_model
+from nvdp.models.registry import AnyModel, build_model
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import RunConfig
 
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
 
 
-def start_run(folder: Path, config: RunConfig, resume: bool) -> None:
+class SavedConfig(Protocol):
+    """A frozen record that is a run's config.json."""
+
+    def to_json(self) -> str:
+        """Its text."""
+        ...
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The record of such a file."""
+        ...
+
+
+def start_run(folder: Path, config: SavedConfig, resume: bool) -> None:
     """Make the folder of a new run, or check that an existing one may go on with this configuration."""
     existing = folder / CONFIG
     if existing.exists():
         if not resume:
             raise InputError(f"{folder} already holds a run; add --resume to go on, or choose another --out")
-        before = RunConfig.load(existing)
+        before = type(config).load(existing)
         if before != config:
-            old, new = dict(_flat(asdict(before))), dict(_flat(asdict(config)))
-            changed = [f"{name} was {old[name]}, now {value}" for name, value in new.items() if old[name] != value]
+            old, new = (dict(_flat(json.loads(each.to_json()))) for each in (before, config))
+            names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+            changed = [f"{name} was {old.get(name)}, now {new.get(name)}" for name in names]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
         return
     if folder.exists() and not folder.is_dir():
@@ -57,7 +71,17 @@ def save_model(folder: Path, model: nn.Module, step: int) -> None:
 
 
 def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
-    """The configuration, the model and the number of steps it was trained for."""
+    """The configuration, the regression model and the number of steps it was trained for."""
+    config, model, step = load_any_run(folder)
+    if not isinstance(model, MetaModel):
+        raise InputError(
+            f"{folder} holds a classifier, {config.model.name} on {config.task}; expected a regression model"
+        )
+    return config, model, step
+
+
+def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
+    """The configuration, the model, whatever it is for, and the number of steps it was trained for."""
     config = RunConfig.load(folder / CONFIG)
     if not (folder / WEIGHTS).exists():
         raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")

@@ -16,10 +16,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
-from nvdp.models.base import MetaModel
-from nvdp.models.registry import build_model
+from nvdp.models.registry import AnyModel, build_model
 from nvdp.objectives import OBJECTIVES, KLScale
-from nvdp.posteriors import DropoutPosterior
 from nvdp.randomness import derived_generator
 from nvdp.runtime import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
@@ -27,6 +25,7 @@ from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_ch
 from nvdp.training.config import RunConfig
 from nvdp.training.lock import only_process
 from nvdp.training.log import RunLog
+from nvdp.training.optimizers import build_optimizer
 from nvdp.training.prefetch import Prefetch
 from nvdp.training.progress import TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, save_model, start_run
@@ -59,7 +58,7 @@ class Outcome:
 class TrainingStep(nn.Module):
     """The bound of a batch as the forward pass of a module, so that Fabric can wrap it."""
 
-    def __init__(self, model: MetaModel, objective: str, scale: KLScale) -> None:
+    def __init__(self, model: AnyModel, objective: str, scale: KLScale) -> None:
         super().__init__()
         self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
 
@@ -69,8 +68,9 @@ class TrainingStep(nn.Module):
         """The bound and the numbers to log."""
         bound = self.objective(self.model, TaskBatch(x, y, is_context, mask), self.scale, generator)
         numbers = {"bound": bound.value, "LL": bound.log_likelihood.detach(), "KL": bound.kl.detach()}
-        if isinstance(bound.posterior, DropoutPosterior):
-            numbers["rate"] = bound.posterior.mean_rates().detach().mean()
+        rates = bound.posterior.mean_rates()
+        if rates is not None:
+            numbers["rate"] = rates.detach().mean()
         return numbers
 
 
@@ -98,7 +98,7 @@ def train(
     """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
     if machine.devices != 1:
         raise InputError(f"--devices is {machine.devices}; a run uses one device or process so far")
-    source = task_source(config.task, config.data)
+    source = task_source(config.task, config.data, episodes=config.episodes)
     source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)
     keep_freed_memory()
@@ -115,11 +115,11 @@ def _train(
     resume: bool,
     progress: bool,
     fabric: Fabric,
-    model: MetaModel,
+    model: AnyModel,
     source: TaskSource,
 ) -> Outcome:
     fabric.launch()
-    optimizer = torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
+    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
     step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl), optimizer)
     average = (
         AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.weight_average))
@@ -215,7 +215,7 @@ def _optimizer_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _restore(
-    checkpoint: Checkpoint | None, model: MetaModel, optimizer: Any, average: AveragedModel | None
+    checkpoint: Checkpoint | None, model: AnyModel, optimizer: Any, average: AveragedModel | None
 ) -> tuple[int, Sums, int, float]:
     if checkpoint is None:
         return 0, {}, 0, 0.0

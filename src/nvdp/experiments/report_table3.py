@@ -1,0 +1,72 @@
+"""The section of table 3 on the results page: accuracy on test classes beside the paper's, regime by regime."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nvdp.experiments.results import Result
+from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, run_name
+
+TEXT = """Accuracy in per cent on {tasks} episodes of test classes, 15 queries a class, ± the 95 % interval over
+episodes; probabilities are averaged over 10 samples before the top class is taken. NLL is in nats, ECE with 15 bins.
+The two regimes are separate tables: *end to end*, every method trains its own extractor on episodes; *features*, all
+methods train on the features of one extractor that was pretrained by ordinary classification of the training classes.
+The paper's numbers are end to end at its own length of training. *Transductive* lets batch norm use the statistics of
+an episode's images, queries included; all other numbers do not."""
+REGIMES = {"end-to-end": "end to end", "features": "features of a pretrained extractor"}
+
+
+def table3_section(results: dict[str, Result], paper: dict[str, Any]) -> str:
+    """The section as Markdown; empty if there are no results."""
+    if not results:
+        return ""
+    tasks = ", ".join(str(count) for count in sorted({result["evaluation"]["tasks"] for result in results.values()}))
+    blocks = ["## Table 3: few-shot classification", "", TEXT.format(tasks=tasks)]
+    for regime, title in REGIMES.items():
+        for setting in SETTINGS:
+            rows = {name: results.get(run_name(name, setting, regime)) for name in METHODS}
+            present = {name: row for name, row in rows.items() if row is not None}
+            if present:
+                blocks += ["", f"### {setting.paper}, {title}", "", *_table(present, setting, paper)]
+                blocks += list(_extractor(next(iter(present.values()))))
+    return "\n".join(blocks)
+
+
+def _table(rows: dict[str, Result], setting: Setting, paper: dict[str, Any]) -> Iterator[str]:
+    transductive = any("transductive" in row for row in rows.values())
+    head = ["method", "paper", "ours", "NLL", "ECE", *(["transductive"] if transductive else []), "steps", "seconds"]
+    yield "| " + " | ".join(head) + " |"
+    yield "|" + " --- |" * len(head)
+    for name, row in rows.items():
+        evaluation = row["evaluation"]
+        cells = [f"`{name}`", _paper(paper[METHODS[name]].get(setting.paper)), _accuracy(evaluation)]
+        cells += [f"{evaluation['nll']:.3f}", f"{evaluation['ece']:.3f}"]
+        if transductive:
+            cells.append(_accuracy(row["transductive"]) if "transductive" in row else "")
+        cells += [f"{row['steps']:,}", f"{row['seconds']:.0f}"]
+        yield "| " + " | ".join(cells) + " |"
+
+
+def _extractor(row: Result) -> Iterator[str]:
+    extractor = row["evaluation"].get("extractor")
+    if extractor:
+        yield ""
+        accuracy = extractor["nearest_mean_accuracy"]
+        yield (
+            f"The extractor took {extractor['steps']:,} steps, {extractor['seconds']:,.0f} seconds on top; its nearest "
+            f"class mean, 5-way 1-shot on validation classes, is {100 * accuracy:.1f}."
+        )
+
+
+def _accuracy(evaluation: dict[str, Any]) -> str:
+    return f"{100 * evaluation['accuracy']:.2f} ± {100 * evaluation['interval95']:.2f}"
+
+
+def _paper(value: Any) -> str:
+    """The paper's number, with its interval where it prints one.
+
+    >>> _paper([54.06, 1.86]), _paper(98.1), _paper(None)
+    ('54.06 ± 1.86', '98.1', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value[0]} ± {value[1]}" if isinstance(value, list) else str(value)

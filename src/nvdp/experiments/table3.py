@@ -1,0 +1,142 @@
+"""Table 3: eight few-shot classifiers on Omniglot and miniImageNet, in two regimes that are never mixed.
+
+End to end, a method trains its own extractor on episodes. In the regime of features, all methods share an extractor
+pretrained by ordinary classification, and train on its features. The cpu budget does 5-way Omniglot end to end, and
+20-way Omniglot and miniImageNet on features; the paper budget does everything end to end.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nvdp.data.feature_cache import extractor_folder
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.training.config import RunConfig
+from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.pretrain import pretrain
+from nvdp.training.pretrain_config import PretrainConfig, pretrain_config
+from nvdp.training.pretrain_model import EXTRACTOR
+from nvdp.training.run_folder import CONFIG
+
+METHODS = {  # the paper's order and names
+    "matching": "Matching Nets",
+    "protonet": "Prototypical Nets",
+    "cnp": "CNP",
+    "meta-sgd": "Meta-SGD",
+    "meta-dropout": "Meta-SGD + Meta-dropout",
+    "maml": "MAML",
+    "versa": "VERSA",
+    "nvdp": "NVDP",
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One column of the table."""
+
+    task: str
+    way: int
+    shot: int
+
+    @property
+    def paper(self) -> str:
+        """What the paper calls it."""
+        name = "Omniglot" if self.task == "omniglot-fewshot" else "MiniImageNet"
+        return f"{name} {self.way}-way {self.shot}-shot"
+
+    @property
+    def short(self) -> str:
+        """Its part of a run's name."""
+        return f"{self.task.removesuffix('-fewshot')}-{self.way}w{self.shot}s"
+
+
+SETTINGS = (
+    *(Setting("omniglot-fewshot", way, shot) for way in (5, 20) for shot in (1, 5)),
+    *(Setting("miniimagenet", 5, shot) for shot in (1, 5)),
+)
+EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
+# The cpu budget gives every method about the same time, some 5 minutes of one core where images are trained on, so the
+# steps follow from what a step costs; those that adapt by gradients take fewer episodes a step, to take more steps.
+GRADIENT_STEPS = {"maml": (1_100, 500), "meta-sgd": (900, 300), "meta-dropout": (550, 200)}  # 1-shot, 5-shot
+SET_STEPS = (1_000, 800)
+GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
+FEATURE_STEPS = 1_500
+WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP reads every query once for each class
+PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 27 for miniImageNet on one core
+    "quick": {"omniglot-fewshot": 10, "miniimagenet": 2},
+    "cpu": {"omniglot-fewshot": 5_000, "miniimagenet": 6_000},
+    "paper": {},
+}
+
+
+def regime_of(setting: Setting, budget: str) -> str:
+    """How a column is trained within a budget."""
+    end_to_end = budget == "paper" or (setting.task == "omniglot-fewshot" and setting.way == 5)
+    return "end-to-end" if end_to_end else "features"
+
+
+def run_name(method: str, setting: Setting, regime: str) -> str:
+    """The name of a run and of its result."""
+    return f"{method}-{setting.short}-{regime}"
+
+
+def plan(budget: str) -> Sequence[PlannedRun]:
+    """Every method in every column, one seed, scored on test classes."""
+    return [
+        PlannedRun(
+            run_name(method, setting, regime_of(setting, budget)),
+            _config(method, setting, budget),
+            EPISODES[budget],
+            split="test",
+        )
+        for setting in SETTINGS
+        for method in METHODS
+    ]
+
+
+def _config(method: str, setting: Setting, budget: str) -> RunConfig:
+    regime = regime_of(setting, budget)
+    features = extractor_name(setting.task, budget) if regime == "features" else None
+    changes = _lengths(method, setting, budget, regime)
+    return fewshot_config(setting.task, method, budget, setting.way, setting.shot, features=features, **changes)
+
+
+def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[str, Any]:
+    if budget == "paper":
+        return {}
+    if budget == "quick":
+        return {"steps": 4 if regime == "end-to-end" else 20, "tasks_per_step": 2, "warmup_steps": 0}
+    if regime == "features":
+        return {"steps": FEATURE_STEPS} | (WIDE if setting.way > 5 else {})
+    steps = GRADIENT_STEPS.get(method, SET_STEPS)[setting.shot > 1]
+    tasks = {"tasks_per_step": GRADIENT_TASKS[method]} if method in GRADIENT_TASKS else {}
+    return {"steps": steps, "warmup_steps": min(100, steps // 4), **tasks}
+
+
+def extractor_name(task: str, budget: str) -> str:
+    """The name, in the user's cache, of the extractor that a budget's runs share."""
+    return f"table3-{task}-{budget}"
+
+
+def extractor_config(task: str, budget: str) -> PretrainConfig:
+    """How that extractor is pretrained; in bfloat16, which one core does half as fast again."""
+    return pretrain_config(task, steps=PRETRAINING[budget][task], precision="bf16-mixed")
+
+
+def prepare(budget: str, device: str) -> None:
+    """Pretrain the extractors that are not there yet; an interrupted one goes on."""
+    for task in PRETRAINING[budget]:
+        folder = extractor_folder(extractor_name(task, budget))
+        config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
+        progress = not (folder / EXTRACTOR).exists()
+        stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
+        if stopped is not None:
+            raise KeyboardInterrupt
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+TABLE3 = Experiment("table3", "Table 3: eight few-shot classifiers on Omniglot and miniImageNet", plan, prepare=prepare)

@@ -1,0 +1,97 @@
+"""Table 3: every method in every column, regimes apart, and a page that stands beside the paper's numbers."""
+
+import json
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nvdp.data import fewshot_folder
+from nvdp.data.config import DataConfig
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.queue import work_off
+from nvdp.experiments.report import paper_numbers, results_page
+from nvdp.experiments.report_table3 import table3_section
+from nvdp.experiments.results import read_result, result_path
+from nvdp.experiments.table3 import METHODS, SETTINGS, extractor_config, plan, regime_of, run_name
+from nvdp.training.config import RunConfig
+from nvdp.training.fewshot_presets import fewshot_config
+
+
+def test_the_cpu_budget_has_every_method_and_column_in_one_regime():
+    runs = plan("cpu")
+    assert len({run.name for run in runs}) == len(runs) == 48
+    assert all((run.tasks, run.split) == (600, "test") for run in runs)
+    for run in runs:
+        shape = run.config.episodes
+        end_to_end = run.config.task == "omniglot-fewshot" and shape.way == 5
+        assert shape.regime == ("end-to-end" if end_to_end else "features")
+        assert (run.config.model.extractor == "none") == (shape.regime == "features")
+        assert run.config.model.features == 256
+        assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
+    assert {regime_of(setting, "paper") for setting in SETTINGS} == {"end-to-end"}
+    assert len(plan("paper")) == 48
+    extractors = {run.config.episodes.features for run in runs}
+    assert extractors == {None, "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"}
+    assert extractor_config("miniimagenet", "cpu").flips
+
+
+def test_every_column_and_method_is_in_the_papers_table():
+    paper = paper_numbers()["table3"]
+    assert set(METHODS.values()) == set(paper)
+    for row in paper.values():
+        assert {setting.paper for setting in SETTINGS} == set(row)
+
+
+def result(name, accuracy, **more):
+    scores = {"accuracy": accuracy, "interval95": 0.004, "nll": 0.2, "ece": 0.01, "tasks": 600}
+    return {"name": name, "config": {}, "steps": 10, "seconds": 5.0, "evaluation": scores | more}
+
+
+def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers():
+    omniglot, mini = SETTINGS[0], SETTINGS[-1]
+    extractor = {"steps": 9_000, "seconds": 2_400.0, "nearest_mean_accuracy": 0.44}
+    other = {"transductive": {"accuracy": 0.98, "interval95": 0.003}}
+    rows = [
+        result(run_name("nvdp", omniglot, "end-to-end"), 0.97) | other,
+        result(run_name("nvdp", omniglot, "features"), 0.91, extractor=extractor),
+        result(run_name("maml", mini, "features"), 0.6, extractor=extractor),
+    ]
+    text = table3_section({row["name"]: row for row in rows}, paper_numbers()["table3"])
+    heads = [line for line in text.splitlines() if line.startswith("###")]
+    assert heads == [
+        "### Omniglot 5-way 1-shot, end to end",
+        "### Omniglot 5-way 1-shot, features of a pretrained extractor",
+        "### MiniImageNet 5-way 5-shot, features of a pretrained extractor",
+    ]
+    assert "| `nvdp` | 99.7 ± 0.12 | 97.00 ± 0.40 | 0.200 | 0.010 | 98.00 ± 0.30 | 10 | 5 |" in text
+    assert "| `maml` | 63.11 ± 0.92 | 60.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
+    assert "9,000 steps, 2,400 seconds on top" in text
+    assert table3_section({}, {}) == ""
+
+
+@pytest.fixture
+def pictures(tmp_path, monkeypatch):
+    monkeypatch.setenv("NVDP_CACHE", str(tmp_path / "cache"))
+    fewshot_folder._split.cache_clear()
+    random = np.random.default_rng(0)
+    for c in range(14):
+        (tmp_path / "classes" / str(c)).mkdir(parents=True)
+        for k in range(4):
+            pixels = random.integers(0, 256, (16, 16), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "classes" / str(c) / f"{k}.png")
+    return tmp_path / "classes"
+
+
+def test_the_queue_trains_scores_and_writes_both_kinds_of_batch_norm(pictures, tmp_path):
+    data = DataConfig(str(pictures), 16)
+    config = fewshot_config("folder-of-classes", "protonet", "quick", 2, 1, data=data, queries=3, steps=2)
+    run = PlannedRun("protonet-omniglot-5w1s-end-to-end", replace(config, tasks_per_step=2), 3, split="test")
+    out = tmp_path / "results"
+    work_off(Experiment("table3", "a test", lambda budget: [run]), "quick", out, tmp_path / "runs", device="cpu")
+    written = read_result(result_path(out, "table3", "quick", run.name))
+    assert written["config"] == json.loads(json.dumps(asdict(run.config)))
+    assert (written["evaluation"]["tasks"], written["evaluation"]["transductive"]) == (3, False)
+    assert written["transductive"]["transductive"]
+    assert "### Omniglot 5-way 1-shot, end to end" in results_page(out, "quick")

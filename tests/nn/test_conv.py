@@ -1,0 +1,79 @@
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from nvdp.errors import InputError
+from nvdp.nn.conv import EXTRACTORS, ConvExtractor, extractor_shape, pooled
+
+IMAGES = {"conv4": (1, 28), "conv5": (3, 84)}
+
+
+@pytest.fixture
+def trained(generator):
+    """An extractor whose running averages are not those it began with."""
+    extractor = ConvExtractor("conv4", 1)
+    for _ in range(3):
+        extractor(torch.rand(6, 1, 28, 28, generator=generator))
+    for block in extractor.blocks:
+        nn.init.normal_(block.scale, 1.0, 0.5, generator=generator)
+        nn.init.normal_(block.shift, 0.0, 0.5, generator=generator)
+    return extractor.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_both_extractors_give_256_features(name):
+    channels, size = IMAGES[name]
+    assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, 256)
+    assert extractor_shape(name).features(size) == 256
+
+
+def test_maximum_before_relu_is_maximum_after_relu(generator):
+    maps = torch.randn(2, 4, 7, 7, generator=generator)
+    for keep_odd in (True, False):
+        assert torch.equal(pooled(maps, keep_odd), F.max_pool2d(F.relu(maps), 2, ceil_mode=keep_odd))
+
+
+def plain(extractor, images, training):
+    """The same blocks by PyTorch's own layers."""
+    for block in extractor.blocks:
+        norm = nn.BatchNorm2d(64).train(training)
+        norm.weight.data, norm.bias.data = block.scale.clone(), block.shift.clone()
+        norm.running_mean, norm.running_var = block.running_mean.clone(), block.running_var.clone()
+        images = F.max_pool2d(F.relu(norm(F.conv2d(images, block.weight, padding=1))), 2, ceil_mode=True)
+        yield norm, images.flatten(1)
+
+
+def test_batch_norm_folded_into_the_weights_is_batch_norm(trained, generator):
+    images = torch.rand(5, 1, 28, 28, generator=generator)
+    expected = list(plain(trained, images, training=False))[-1][1]
+    torch.testing.assert_close(trained(images), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_training_normalises_by_the_batch_and_averages_as_pytorch_does(trained, generator):
+    images = torch.rand(5, 1, 28, 28, generator=generator)
+    norms, expected = zip(*plain(trained, images, training=True), strict=True)
+    assert torch.allclose(trained(images, "batch"), expected[-1].detach(), atol=1e-4)
+    torch.testing.assert_close(trained.train()(images), expected[-1].detach(), atol=1e-4, rtol=1e-4)
+    for block, norm in zip(trained.blocks, norms, strict=True):
+        torch.testing.assert_close(block.running_mean, norm.running_mean, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(block.running_var, norm.running_var, atol=1e-4, rtol=1e-4)
+
+
+def test_with_running_statistics_an_image_stands_alone_with_those_of_the_batch_it_does_not(trained, generator):
+    images = torch.rand(5, 1, 28, 28, generator=generator)
+    torch.testing.assert_close(trained(images)[:2], trained(images[:2]), atol=1e-5, rtol=1e-5)
+    assert (trained(images, "batch")[:2] - trained(images[:2], "batch")).abs().max() > 0.01
+
+
+def test_statistics_of_a_batch_leave_the_averages_alone_outside_training(trained):
+    before = trained.blocks[0].running_mean.clone()
+    trained(torch.rand(4, 1, 28, 28), "batch")
+    assert torch.equal(trained.blocks[0].running_mean, before)
+
+
+def test_unknown_names_are_refused(trained):
+    with pytest.raises(InputError, match="'conv6'; did you mean 'conv"):
+        ConvExtractor("conv6", 1)
+    with pytest.raises(InputError, match="'all'; expected running or batch"):
+        trained(torch.zeros(1, 1, 28, 28), "all")

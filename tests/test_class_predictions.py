@@ -1,0 +1,51 @@
+import math
+
+import pytest
+import torch
+
+from nvdp.class_predictions import ClassPrediction
+from nvdp.errors import InputError
+
+
+@pytest.fixture
+def prediction(generator):
+    return ClassPrediction(torch.randn(6, 3, 4, 5, generator=generator).log_softmax(-1))
+
+
+def test_probabilities_are_averaged_and_sum_to_one(prediction):
+    torch.testing.assert_close(prediction.probabilities, prediction.by_sample.exp().mean(0))
+    torch.testing.assert_close(prediction.probabilities.sum(-1), torch.ones(3, 4))
+    assert torch.equal(prediction.top_class, prediction.probabilities.argmax(-1))
+    torch.testing.assert_close(prediction.confidence, prediction.probabilities.max(-1).values)
+
+
+def test_entropy_is_that_of_every_classifier_plus_their_disagreement(prediction):
+    torch.testing.assert_close(prediction.entropy, torch.distributions.Categorical(prediction.probabilities).entropy())
+    torch.testing.assert_close(prediction.entropy, prediction.expected_entropy + prediction.disagreement)
+    assert (prediction.disagreement > 0).all()
+
+
+def test_one_classifier_does_not_disagree_with_itself(prediction):
+    alone = ClassPrediction(prediction.by_sample[:1])
+    assert alone.disagreement.abs().max() < 1e-6
+
+
+def test_certain_classifiers_that_contradict_each_other_disagree_by_one_bit():
+    certain = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]).log()
+    opposed = ClassPrediction(certain)
+    assert opposed.expected_entropy.item() == 0
+    assert opposed.disagreement.item() == pytest.approx(math.log(2))
+
+
+def test_log_prob_takes_numbers_of_classes_or_one_hot_labels(prediction, generator):
+    classes = torch.randint(5, (3, 4), generator=generator)
+    expected = prediction.probabilities.gather(-1, classes[..., None])[..., 0].log()
+    torch.testing.assert_close(prediction.log_prob(classes), expected)
+    torch.testing.assert_close(prediction.log_prob(torch.eye(5)[classes]), expected)
+
+
+def test_labels_that_do_not_fit_are_refused(prediction):
+    with pytest.raises(InputError, match=r"from 0 to 5; expected 0 to 4"):
+        prediction.log_prob(torch.tensor([[0, 5, 1, 1]]).expand(3, 4))
+    with pytest.raises(InputError, match=r"y has shape \(3, 4, 2\)"):
+        prediction.log_prob(torch.zeros(3, 4, 2))

@@ -1,0 +1,196 @@
+"""Few-shot classification on the command line: pretrain, train, eval, classify; one clear line for bad input."""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nvdp.cli import main
+from nvdp.data import feature_cache, fewshot_folder
+from nvdp.data.fewshot_folder import split_classes
+
+TASK = "folder-of-classes"
+QUICK = ["--way", "3", "--shot", "2", "--queries", "3", "--preset", "quick", "--quiet"]
+
+
+def nvdp(*arguments):
+    """The command line in this process, as a new process for each would mostly import."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch("sys.argv", ["nvdp", *map(str, arguments)]),
+        mock.patch.dict(os.environ),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def ok(*arguments):
+    result = nvdp(*arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def refusal(*arguments):
+    result = nvdp(*arguments)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    return result.stderr
+
+
+def stripes(c, random):
+    """A picture of class c: stripes of its own direction and width, under noise."""
+    row, column = np.mgrid[:16, :16]
+    angle, width = np.pi * c / 30, 0.6 + 0.5 * (c % 3)
+    wave = np.sin(width * (np.cos(angle) * row + np.sin(angle) * column) + random.uniform(0, 2 * np.pi))
+    return Image.fromarray((128 + 90 * wave + random.normal(0, 15, wave.shape)).clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A folder of classes, an extractor, and a run of either regime."""
+    root, random = tmp_path_factory.mktemp("fewshot"), np.random.default_rng(0)
+    for c in range(30):
+        (root / "classes" / f"c{c:02d}").mkdir(parents=True)
+        for k in range(16):
+            stripes(c, random).save(root / "classes" / f"c{c:02d}" / f"{k:02d}.png")
+    folder = ["--folder", root / "classes", "--size", "16"]
+    with mock.patch.dict(os.environ, {"NVDP_CACHE": str(root / "cache")}):
+        fewshot_folder._split.cache_clear()
+        feature_cache._pool.cache_clear()
+        with mock.patch("nvdp.training.pretrain.VALIDATION_EPISODES", 4):
+            pretraining = ["--steps", "40", "--batch", "32", "--precision", "32-true", "--quiet"]
+            said = ok("pretrain", TASK, *folder, *pretraining, "--out", root / "extractor", "--learning-rate", "0.1")
+        assert "--features" in said
+        ok("train", TASK, *folder, *QUICK, "--model", "protonet", "--steps", "40", "--out", root / "images")
+        features = ["--features", root / "extractor"]
+        ok("train", TASK, *folder, *QUICK, *features, "--model", "versa", "--steps", "60", "--out", root / "features")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def own_pictures(places):
+    """Pictures of three test classes: one folder with labels, one with queries in class folders, one without."""
+    names = split_classes(sorted(path.name for path in (places / "classes").iterdir()))["test"][:3]
+    for name in names:
+        files = sorted((places / "classes" / name).iterdir())
+        for part, chosen in (("support", files[:3]), ("query", files[3:9])):
+            (places / part / name).mkdir(parents=True)
+            for file in chosen:
+                shutil.copy(file, places / part / name)
+    (places / "flat").mkdir()
+    shutil.copy(places / "query" / names[0] / "05.png", places / "flat" / "which.png")
+    return names
+
+
+@pytest.mark.parametrize("run", ["images", "features"])
+def test_a_run_is_scored_on_test_classes_above_chance_and_alike_each_time(places, run):
+    command = ["eval", places / run, "--tasks", "40", "--json"]
+    scores = json.loads(ok(*command))
+    assert scores == json.loads(ok(*command))
+    assert {"accuracy", "interval95", "nll", "ece"} <= set(scores)
+    shape = (scores["tasks"], scores["way"], scores["shot"], scores["queries"], scores["split"], scores["samples"])
+    assert shape == (40, 3, 2, 3, "test", 10)
+    assert scores["regime"] == {"images": "end-to-end", "features": "features"}[run]
+    assert scores["accuracy"] > 0.5
+    assert scores["accuracy"] != json.loads(ok(*command, "--split", "validation"))["accuracy"]
+    assert json.loads(ok(*command, "--way", "4", "--shot", "1"))["way"] == 4
+    assert "3-way 2-shot" in " ".join(ok("eval", places / run, "--tasks", "8").split())
+
+
+def test_transductive_scores_are_another_named_number(places):
+    plain, other = (
+        json.loads(ok("eval", places / "images", "--tasks", "40", "--json", *more)) for more in ([], ["--transductive"])
+    )
+    assert (plain["transductive"], other["transductive"]) == (False, True)
+    assert plain["nll"] != other["nll"]
+    assert "nothing is transductive" in refusal("eval", places / "features", "--transductive")
+
+
+@pytest.mark.parametrize("run", ["images", "features"])
+def test_own_pictures_are_named_with_probabilities(places, own_pictures, run):
+    command = ["classify", places / run, "--support", places / "support"]
+    answer = json.loads(ok(*command, "--query", places / "query", "--json"))
+    assert answer["classes"] == own_pictures
+    assert len(answer["queries"]) == 18
+    assert answer["accuracy"] > 0.5
+    for row in answer["queries"]:
+        assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+        assert row["class"] == max(row["probabilities"], key=row["probabilities"].get)
+        assert row["file"].startswith(row["true"])
+    flat = json.loads(ok(*command, "--query", places / "flat", "--json"))
+    assert flat["accuracy"] is None
+    same = next(row for row in answer["queries"] if row["file"] == f"{own_pictures[0]}/05.png")
+    assert flat["queries"][0]["probabilities"] == pytest.approx(same["probabilities"], abs=0.35)
+    assert "which.png" in ok(*command, "--query", places / "flat")
+    inverted = json.loads(ok(*command, "--query", places / "flat", "--json", "--invert"))
+    assert inverted["queries"][0]["probabilities"] != flat["queries"][0]["probabilities"]
+
+
+def test_a_stopped_run_is_resumed_by_the_same_command(places, tmp_path):
+    command = ["train", TASK, "--folder", places / "classes", "--size", "16", *QUICK, "--model", "cnp", "--steps", "3"]
+    ok(*command, "--out", tmp_path / "run")
+    assert "already holds a run" in refusal(*command, "--out", tmp_path / "run")
+    ok(*command, "--out", tmp_path / "run", "--resume")
+    line = refusal(*command, "--shot", "1", "--out", tmp_path / "run", "--resume")
+    assert "other settings: episodes.shot was 2, now 1" in line
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["episodes"] == {"way": 3, "shot": 2, "queries": 3, "regime": "end-to-end", "features": None}
+
+
+def test_the_sets_of_classes_are_among_the_data_sets(tmp_path):
+    assert "miniimagenet: 84×84×3; 38,400 train" in ok("data", "list")
+    line = refusal("data", "fetch", "miniimagenet")
+    assert "cannot be downloaded by a program: name a folder with miniimagenet_train.npz" in line
+    empty = ["--data-dir", tmp_path]
+    with mock.patch.dict(os.environ, {"NVDP_CACHE": str(tmp_path)}):
+        assert "miniimagenet is not on this machine" in refusal("data", "path", "miniimagenet", *empty)
+        new = ["--quiet", "--out", tmp_path / "new"]
+        assert "miniimagenet is not on this machine" in refusal("train", "miniimagenet", *empty, *new)
+        assert "omniglot is not on this machine" in refusal("train", "omniglot-fewshot", *empty, *new)
+
+
+def test_bad_input_is_one_line(places, own_pictures, tmp_path):
+    folder = ["--folder", places / "classes", "--size", "16"]
+    new = ["--preset", "quick", "--steps", "2", "--quiet", "--out", tmp_path / "new"]
+    train = ["train", TASK, *folder, *new]
+    assert "has 16 images; 5-shot with 15 queries needs 20" in refusal(*train, "--shot", "5", "--queries", "15")
+    assert "has 22 classes; 23-way needs 23" in refusal(*train, "--way", "23", "--queries", "1")
+    assert "needs a folder with a sub-folder for each class" in refusal("train", TASK, *new)
+    assert "--way is for omniglot-fewshot, miniimagenet, folder-of-classes" in refusal("train", "gp", "--way", 5, *new)
+    assert "--variance fixed is for regression" in refusal(*train, "--variance", "fixed")
+    assert "holds no features; make them with `nvdp pretrain" in refusal(*train, "--features", tmp_path)
+    assert "unknown model 'protonett'; did you mean 'protonet'" in refusal(*train, "--model", "protonett")
+    assert not (tmp_path / "new").exists()
+    assert "the test split of folder-of-classes has 4 classes" in refusal("eval", places / "images", "--way", "9")
+    assert "--way, --shot and --transductive are for classifiers" in refusal("eval", "gp", "--way", "3")
+    assert "scored on its own task" in refusal("eval", places / "images", "--on", "mnist")
+    classify = ["classify", places / "images", "--support", places / "support", "--query"]
+    assert "is not a folder" in refusal(*classify, places / "absent")
+    assert "holds 0 pictures" in refusal(*classify, tmp_path)
+    assert "needs a few-shot classifier" in refusal("classify", "gp", *classify[2:], places / "query")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "broken.png").write_bytes(b"no picture")
+    assert "broken.png is no image, or a damaged one" in refusal(*classify, tmp_path / "bad")
+    (tmp_path / "support" / "only").mkdir(parents=True)
+    shutil.copy(places / "flat" / "which.png", tmp_path / "support" / "only")
+    few = ["classify", places / "images", "--support", tmp_path / "support", "--query", places / "flat"]
+    assert "has 1 class; classification needs at least 2" in refusal(*few)
+    (tmp_path / "support" / "void").mkdir()
+    assert "class 'void' has 0 support images" in refusal(*few)
+    assert "exclude each other" in refusal("pretrain", TASK, *folder, "--steps", 2, "--minutes", 1, "--out", tmp_path)
+    assert "holds an extractor of" in refusal(
+        "pretrain", "omniglot-fewshot", "--out", places / "extractor", "--resume", "--quiet"
+    )

@@ -1,0 +1,93 @@
+import json
+from pathlib import Path
+
+import pytest
+
+import nvdp
+from nvdp.errors import InputError
+from nvdp.models.config import ModelConfig
+from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.registry import MODELS, build_model
+from nvdp.objectives import CLASS_OBJECTIVES
+from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.fewshot_presets import FEWSHOT_PRESETS, fewshot_config
+
+NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
+
+
+@pytest.mark.parametrize("model", NAMES)
+@pytest.mark.parametrize("preset", FEWSHOT_PRESETS)
+@pytest.mark.parametrize(("task", "way", "shot"), [("omniglot-fewshot", 20, 5), ("miniimagenet", 5, 1)])
+def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, shot, model, preset):
+    config = fewshot_config(task, model, preset, way, shot, seed=3)
+    path = tmp_path / "config.json"
+    path.write_text(config.to_json())
+    again = RunConfig.load(path)
+    assert again == config
+    assert again.to_json() == config.to_json()
+    assert isinstance(again.model, FewShotConfig)
+    assert (config.model.way, config.episodes.way, config.episodes.shot, config.seed) == (way, way, shot, 3)
+    assert config.objective == MODELS[model].classifier.objective
+    assert config.objective in CLASS_OBJECTIVES
+
+
+@pytest.mark.parametrize(
+    ("task", "way", "shot", "expected"),
+    [
+        ("omniglot-fewshot", 5, 1, (80_000, 16, 1e-4)),
+        ("omniglot-fewshot", 20, 1, (100_000, 16, 1e-4)),
+        ("miniimagenet", 5, 5, (100_000, 4, 1e-4)),
+        ("miniimagenet", 5, 1, (50_000, 8, 2.5e-4)),
+    ],
+)
+def test_the_papers_training_is_versas(task, way, shot, expected):
+    config = fewshot_config(task, "nvdp", "paper", way, shot)
+    assert (config.steps, config.tasks_per_step, config.learning_rate) == expected
+    assert (config.episodes.queries, config.model.features, config.model.width) == (15, 256, 512)
+    assert (config.model.meta_width, config.model.meta_layers) == (256, 2)
+
+
+def test_on_cached_features_the_model_has_no_extractor():
+    config = fewshot_config("miniimagenet", "protonet", features="some-extractor")
+    assert (config.model.extractor, config.model.x_dim, config.episodes.regime) == ("none", 256, "features")
+
+
+def test_names_that_are_not_there_are_told_with_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'miniimagenet'"):
+        fewshot_config("miniimagnet", "nvdp")
+    with pytest.raises(InputError, match="unknown preset 'released'"):
+        fewshot_config("miniimagenet", "nvdp", "released")
+    with pytest.raises(InputError, match="np is not for classification"):
+        fewshot_config("miniimagenet", "np")
+    with pytest.raises(InputError, match="versa is not for regression"):
+        preset_config("gp", "versa", "quick")
+
+
+def test_a_bound_of_regression_is_refused_for_a_classifier():
+    with pytest.raises(InputError, match="'likelihood' is not for such a model; there are query-variational-prior"):
+        fewshot_config("miniimagenet", "cnp", objective="likelihood")
+
+
+def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):
+    values = json.loads(fewshot_config("miniimagenet", "cnp").to_json())
+    values["model"]["widht"] = 3
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(values))
+    with pytest.raises(InputError, match="model: unknown key 'widht'; did you mean 'width'"):
+        RunConfig.load(path)
+
+
+def test_configurations_from_before_classification_are_read_and_written_as_they_were():
+    path = Path(nvdp.__file__).parent / "weights" / "gp" / "config.json"
+    config, old = RunConfig.load(path), json.loads(path.read_text())
+    new = json.loads(config.to_json())
+    assert isinstance(config.model, ModelConfig)
+    assert "episodes" not in new
+    assert {name: new["model"][name] for name in old["model"]} == old["model"]
+    assert {name: new[name] for name in old if name != "model"} == {name: old[name] for name in old if name != "model"}
+
+
+def test_building_every_preset_is_possible():
+    for name in NAMES:
+        model = build_model(fewshot_config("omniglot-fewshot", name).model)
+        assert sum(parameter.numel() for parameter in model.parameters()) > 100_000

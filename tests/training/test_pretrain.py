@@ -1,0 +1,124 @@
+"""Pretraining: it learns, goes on bit for bit, and what it caches is what its extractor says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+from nvdp.data import feature_cache, fewshot_folder
+from nvdp.data.config import DataConfig
+from nvdp.data.episodes import EpisodeConfig
+from nvdp.data.feature_cache import CachedFeatures
+from nvdp.data.fewshot_sets import class_source
+from nvdp.errors import InputError
+from nvdp.training.nearest_mean import nearest_mean_accuracy
+from nvdp.training.pretrain import TrainingImages, build_classifier, pretrain, timed
+from nvdp.training.pretrain_config import PretrainConfig, pretrain_config
+from nvdp.training.pretrain_model import EXTRACTOR, load_extractor
+
+QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Thirty classes of 18 pictures: a class is a direction of stripes and their width, under noise."""
+    root, random = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
+    row, column = np.mgrid[:16, :16]
+    for c in range(40):
+        (root / f"c{c:02d}").mkdir()
+        angle, width = np.pi * c / 40, 0.6 + 0.5 * (c % 3)
+        for k in range(18):
+            phase = random.uniform(0, 2 * np.pi)
+            wave = np.sin(width * (np.cos(angle) * row + np.sin(angle) * column) + phase)
+            pixels = 128 + 90 * wave + random.normal(0, 15, wave.shape)
+            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / f"c{c:02d}" / f"{k:02d}.png")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("NVDP_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setattr("nvdp.training.pretrain.VALIDATION_EPISODES", 4)
+    fewshot_folder._split.cache_clear()
+    feature_cache._pool.cache_clear()
+
+
+def config(folder, **changes):
+    settings = {"steps": 6, "batch": 32, "checkpoint_every": 2, "learning_rate": 0.05}
+    return pretrain_config("folder-of-classes", DataConfig(str(folder), 16), **(settings | changes))
+
+
+def test_cached_features_are_the_extractors_and_are_made_again_when_damaged(folder, tmp_path):
+    made = config(folder)
+    assert (made.extractor, made.features, made.channels) == ("conv4", 64, 1)
+    assert pretrain(made, tmp_path / "out", **QUIET) is None
+    extract, _ = load_extractor(tmp_path / "out", "cpu")
+    source = class_source(made.task, made.data)
+    cached = CachedFeatures(source, str(tmp_path / "out"))
+    assert cached.features == 64
+    for split in ("train", "validation", "test"):
+        images, features = source.split(split), cached.split(split)
+        assert list(images.names) == list(features.names)
+        for index in (0, images.classes - 1):
+            places = np.arange(18)
+            expected = extract(images.vectors(np.array(index), places))
+            assert torch.allclose(features.vectors(np.array(index), places), expected, atol=1e-5)
+    path = tmp_path / "out" / "features" / "test.npy"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    feature_cache._pool.cache_clear()
+    with pytest.raises(InputError, match=r"test\.npy is missing, damaged or of other weights"):
+        cached.split("test")
+    pretrain(made, tmp_path / "out", resume=True, **QUIET)
+    assert path.read_bytes() == whole
+
+
+def test_an_interrupted_training_goes_on_bit_for_bit(folder, tmp_path):
+    made = config(folder, flips=True)
+    pretrain(made, tmp_path / "whole", **QUIET)
+    pretrain(made, tmp_path / "parts", **QUIET)
+    (tmp_path / "parts" / EXTRACTOR).unlink()
+    (tmp_path / "parts" / "checkpoint" / "step-000000006.safetensors").unlink()  # as if it had died after step 4
+    pretrain(made, tmp_path / "parts", resume=True, **QUIET)
+    whole, parts = (load_file(tmp_path / name / EXTRACTOR) for name in ("whole", "parts"))
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_pretrained_features_tell_new_classes_apart_better_than_random_ones(folder, tmp_path):
+    made = config(folder, steps=80, learning_rate=0.1, checkpoint_every=1_000)
+    pretrain(made, tmp_path / "out", **QUIET)
+    validation = class_source(made.task, made.data).split("validation")
+    shape = EpisodeConfig(5, 1, 15)
+    untrained = build_classifier(made, 2).eval()
+    before = nearest_mean_accuracy(validation, untrained.features, shape, 30)
+    after = nearest_mean_accuracy(validation, load_extractor(tmp_path / "out", "cpu")[0], shape, 30)
+    assert after > before + 0.1
+    assert after > 0.6
+
+
+def test_an_epoch_shows_every_image_once_and_flips_mirror(folder):
+    made = config(folder, batch=36)
+    images = TrainingImages(class_source(made.task, made.data).split("train"), made)
+    classes = torch.cat([images.batch(step)[1] for step in range(14)])
+    assert torch.bincount(classes).tolist() == [18] * 28
+    plain, flipped = images.batch(0)[0], TrainingImages(images.pool, replace(made, flips=True)).batch(0)[0]
+    mirrored = plain.view(36, 16, 16).flip(-1).reshape(36, -1)
+    same, turned = (flipped == plain).all(-1), (flipped == mirrored).all(-1)
+    assert (same | turned).all()
+    assert 8 < turned.sum() < 28
+
+
+def test_minutes_become_steps_and_bad_settings_are_told(folder, tmp_path):
+    assert timed(config(folder), 0.05, "32-true").steps > 1
+    with pytest.raises(InputError, match="unknown head 'cosin'; did you mean 'cosine'"):
+        config(folder, head="cosin")
+    with pytest.raises(InputError, match="holds no extractor"):
+        load_extractor(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match="is no configuration of `nvdp pretrain`"):
+        PretrainConfig.load(tmp_path / "config.json")
+    with pytest.raises(InputError, match=r"the cross-entropy of step .* is nan; lower the learning rate"):
+        pretrain(config(folder, learning_rate=1e20, steps=20), tmp_path / "wild", **QUIET)
