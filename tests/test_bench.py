@@ -19,7 +19,7 @@ from nvdp.bench.timing import Timings, interleaved
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.training.trainer import TrainingStep
+from nvdp.training.step import TrainingStep
 
 TINY = Case(tasks=2, points=5, context=3, width=4, layers=2)
 CONTRACT = {"model", "shape", "ours_ms", "autograd_ms", "floor_ms"}

@@ -11,6 +11,7 @@ from nvdp.errors import InputError
 from nvdp.fewshot_evaluation import evaluate_classifier_run
 from nvdp.metrics import RegressionScores, evaluate_regression
 from nvdp.models.config import ModelConfig
+from nvdp.runtime import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, load_run
@@ -26,6 +27,7 @@ def evaluate_run(
     samples: int | None = None,
     on: str | None = None,
     split: str | None = None,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """What ``nvdp eval`` prints: one object with scores in three flavours, calibration, spread and rates.
 
@@ -36,7 +38,7 @@ def evaluate_run(
     if RunConfig.load(folder / CONFIG).episodes is not None:
         if on is not None:
             raise InputError(f"{folder} holds a few-shot classifier, which is scored on its own task; got --on {on}")
-        return evaluate_classifier_run(folder, tasks, seed, samples, split)
+        return evaluate_classifier_run(folder, tasks, seed, samples, split, device=device)
     tasks, samples = DEFAULT_TASKS if tasks is None else tasks, DEFAULT_SAMPLES if samples is None else samples
     if tasks < 1 or samples < 1:
         raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
@@ -52,6 +54,7 @@ def evaluate_run(
             f"{source.name} has {source.x_dim} and {source.y_dim}"
         )
     batches = validation_tasks(source, seed, tasks)
+    model.to(chosen_device(device))
     result = evaluate_regression(model, oracle.watch(batches), samples, seed)
     evaluation = {
         "model": config.model.name,

@@ -12,6 +12,7 @@ from nvdp.data.registry import task_source
 from nvdp.data.source import VALIDATION_CHUNK, validation_tasks
 from nvdp.errors import InputError
 from nvdp.models.fewshot_base import FewShotModel
+from nvdp.runtime import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.pretrain_model import EXTRACTOR
@@ -32,6 +33,7 @@ def evaluate_classifier_run(
     shot: int | None = None,
     queries: int | None = None,
     transductive: bool = False,
+    device: str = "auto",
 ) -> dict[str, Any]:
     """What ``nvdp eval`` prints for a classifier: episodes of new classes, by default of the test split.
 
@@ -54,6 +56,7 @@ def evaluate_classifier_run(
     split = split or "test"
     source = task_source(config.task, config.data, split, episodes)
     batches = small_batches(validation_tasks(source, seed, tasks))
+    model.to(chosen_device(device))
     scores = evaluate_classification(model, batches, samples, seed, "batch" if transductive else None)
     result = {
         "model": config.model.name,

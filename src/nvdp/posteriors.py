@@ -21,6 +21,7 @@ from nvdp.nn.likelihoods import GaussianLikelihood, Likelihood
 from nvdp.nn.mlp import ConditionedMLP
 from nvdp.nn.rates import LayerRates
 from nvdp.predictions import Prediction
+from nvdp.randomness import standard_normal
 from nvdp.tasks import PointSet, as_tensor, check_finite
 
 NUMBERS_AT_ONCE = 2**22  # in the largest array while many functions are sampled: bounds memory, stays near the cache
@@ -196,7 +197,7 @@ class LatentPosterior(Posterior):
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs for sampled z."""
         loc, scale = self.latent.loc, self.latent.scale
-        noise = torch.randn(samples, *loc.shape, generator=generator, dtype=loc.dtype, device=loc.device)
+        noise = standard_normal((samples, *loc.shape), loc, generator)
         z = torch.addcmul(loc, scale, noise)
         groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.last.in_features)
         return torch.cat([self._outputs(x, group) for group in z.split(groups)])

@@ -5,8 +5,10 @@ the same numbers whether the run was interrupted at step 699 or not.
 """
 
 import hashlib
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
@@ -24,3 +26,14 @@ def derived_seed(seed: int, *purpose: str | int) -> int:
 def derived_generator(seed: int, *purpose: str | int, device: torch.device | str = "cpu") -> torch.Generator:
     """A fresh generator seeded by `derived_seed`."""
     return torch.Generator(device=device).manual_seed(derived_seed(seed, *purpose))
+
+
+def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Noise of a shape, in the precision and on the device of another tensor.
+
+    >>> standard_normal((2, 3), torch.zeros(1), torch.Generator().manual_seed(0)).shape
+    torch.Size([2, 3])
+    """
+    if generator is None:  # left out, not passed as None: torch.compile knows only the former for shapes that vary
+        return torch.randn(shape, dtype=like.dtype, device=like.device)
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

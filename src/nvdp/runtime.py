@@ -36,3 +36,12 @@ def use_threads(threads: int | None = None) -> int:
         raise InputError(f"threads is {threads}; expected at least 1")
     torch.set_num_threads(threads)
     return threads
+
+
+def chosen_device(device: str) -> torch.device:
+    """The device of a name; auto is a GPU where there is one."""
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    try:
+        return torch.zeros(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"cannot use the device {device}: {str(error).splitlines()[0]}") from None

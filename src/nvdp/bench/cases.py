@@ -14,7 +14,7 @@ from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig, preset_config
-from nvdp.training.trainer import TrainingStep
+from nvdp.training.step import TrainingStep
 
 Step = Callable[[], None]
 

@@ -18,7 +18,8 @@ from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
 from nvdp.training.config import RunConfig, preset_config
 from nvdp.training.optimizers import build_optimizer
-from nvdp.training.trainer import TrainingStep, learning_rate_at
+from nvdp.training.step import TrainingStep
+from nvdp.training.trainer import learning_rate_at
 
 RECIPES = ("cpu", "paper")
 CHUNK_SECONDS, TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 2.0, 10, 128, 8

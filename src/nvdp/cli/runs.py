@@ -70,6 +70,13 @@ def train(
     ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="How a step is computed: fused (hand-derived gradients), autograd, or compiled (autograd under "
+            "torch.compile; needs a C++ compiler)."
+        ),
+    ] = "fused",
     devices: Annotated[int, typer.Option(help="Number of devices; only 1 so far.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
     threads: Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")] = None,
@@ -134,7 +141,9 @@ def train(
     )
     if steps is not None and not resume:
         config = replace(config, warmup_steps=min(config.warmup_steps, steps // 4))
-    outcome = run_training(config, out, resume, Machine(device, devices, precision, threads), progress=not quiet)
+    outcome = run_training(
+        config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
+    )
     for note in outcome.notes:
         typer.echo(f"note: {note}", err=True)
     if outcome.stopped_by is not None:
@@ -173,6 +182,7 @@ def evaluate(
         bool, typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of an episode's images.")
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Score a run on the fixed validation set, beside the exact GP where there is one.
@@ -191,9 +201,9 @@ def evaluate(
     seed = VALIDATION_SEED if seed is None else seed
     shape = {"way": way, "shot": shot, "queries": queries, "transductive": transductive}
     if on is None and (is_classifier(run) or any(shape.values())):
-        evaluate_classifier(run, as_json, tasks=tasks, seed=seed, samples=samples, split=split, **shape)
+        evaluate_classifier(run, as_json, tasks=tasks, seed=seed, samples=samples, split=split, device=device, **shape)
         return
-    evaluation = evaluate_run(run, tasks, seed, samples, on, split)
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device)
     if as_json:
         typer.echo(json.dumps(evaluation))
         return

@@ -192,14 +192,16 @@ def carry_out(order: Order) -> None:
             "python": platform.python_version(),
         },
         "config": asdict(order.config),
-        "evaluation": evaluate_run(folder, order.tasks, order.validation_seed, split=order.split),
+        "evaluation": evaluate_run(folder, order.tasks, order.validation_seed, split=order.split, device=order.device),
     }
     if order.config.episodes is not None and order.config.episodes.regime == "end-to-end":
         result["transductive"] = evaluate_classifier_run(
-            folder, order.tasks, VALIDATION_SEED, split=order.split, transductive=True
+            folder, order.tasks, VALIDATION_SEED, split=order.split, transductive=True, device=order.device
         )
     if order.also_on:
-        result["evaluations"] = {on: evaluate_run(folder, order.tasks, on=on) for on in order.also_on}
+        result["evaluations"] = {
+            on: evaluate_run(folder, order.tasks, on=on, device=order.device) for on in order.also_on
+        }
     _write_result(order, result)
 
 

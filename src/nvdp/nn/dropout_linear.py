@@ -19,6 +19,7 @@ from nvdp.nn.fused import VARIANCE_FLOOR
 from nvdp.nn.inputs import AS_GIVEN, InputScale
 from nvdp.nn.mlp import activation_named, fan_in_uniform
 from nvdp.nn.rates import LayerRates
+from nvdp.randomness import standard_normal
 
 
 class DropoutLinear(nn.Module):
@@ -70,7 +71,7 @@ class SampledWeights:
         return inputs @ weight + bias.unsqueeze(-2)
 
     def _draw(self, theta: Tensor, rate: Tensor) -> Tensor:
-        noise = torch.randn(self.samples, *rate.shape, generator=self.generator, dtype=rate.dtype, device=rate.device)
+        noise = standard_normal((self.samples, *rate.shape), rate, self.generator)
         return torch.addcmul((1 - rate) * theta, (rate * (1 - rate)).sqrt() * theta, noise)
 
 
@@ -120,8 +121,7 @@ class LocalNoise:
     ) -> Float[Tensor, "task point d"]:
         """Noisy pre-activations."""
         shape = (*inputs.shape[:-1], layer.shape[1])
-        noise = torch.randn(shape, generator=self.generator, dtype=inputs.dtype, device=inputs.device)
-        return self.compute(layer, inputs, rates, noise)
+        return self.compute(layer, inputs, rates, standard_normal(shape, inputs, self.generator))
 
 
 class DropoutNetwork(nn.Module):

@@ -20,7 +20,7 @@ from nvdp.data.fewshot_pool import ClassPool
 from nvdp.data.fewshot_sets import class_source
 from nvdp.errors import InputError
 from nvdp.randomness import derived_generator
-from nvdp.runtime import keep_freed_memory, use_threads
+from nvdp.runtime import chosen_device, keep_freed_memory, use_threads
 from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, save_tensors, with_prefix
 from nvdp.training.lock import only_process
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
@@ -29,7 +29,6 @@ from nvdp.training.pretrain_model import (
     EXTRACTOR,
     PretrainedClassifier,
     build_classifier,
-    chosen_device,
     evaluated,
     load_extractor,
 )

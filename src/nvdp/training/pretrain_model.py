@@ -11,6 +11,7 @@ from nvdp.data.feature_cache import Extract
 from nvdp.errors import InputError
 from nvdp.nn.conv import ConvExtractor
 from nvdp.randomness import derived_seed
+from nvdp.runtime import chosen_device
 from nvdp.training.checkpoint import checksum, load_tensors
 from nvdp.training.pretrain_config import PretrainConfig
 from nvdp.training.run_folder import CONFIG
@@ -67,12 +68,3 @@ def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
         reason = " ".join(str(error).split())
         raise InputError(f"{folder / EXTRACTOR} does not fit its configuration: {reason}") from None
     return evaluated(model.requires_grad_(False).to(chosen_device(device))), checksum(tensors, "extractor")
-
-
-def chosen_device(device: str) -> torch.device:
-    """The device of a name; auto is a GPU where there is one."""
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
-    try:
-        return torch.zeros(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise InputError(f"cannot use the device {device}: {str(error).splitlines()[0]}") from None

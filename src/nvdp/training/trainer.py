@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from lightning_fabric.utilities.exceptions import MisconfigurationException
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
 from nvdp.models.registry import AnyModel, build_model
-from nvdp.objectives import OBJECTIVES, KLScale
-from nvdp.randomness import derived_generator
 from nvdp.runtime import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, with_prefix
@@ -29,6 +26,7 @@ from nvdp.training.optimizers import build_optimizer
 from nvdp.training.prefetch import Prefetch
 from nvdp.training.progress import TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, save_model, start_run
+from nvdp.training.step import TrainingStep, check_engine, step_noise
 from nvdp.training.stop import StopRequest
 
 MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before a run gives up
@@ -37,12 +35,13 @@ Sums = dict[str, float]
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a run takes place: Fabric's own flags, and the number of threads."""
+    """Where a run takes place: Fabric's own flags, the number of threads, and how a step is computed."""
 
     device: str = "auto"
     devices: int = 1
     precision: str = "32-true"
     threads: int | None = None
+    engine: str = "fused"  # or autograd, compiled: how a step is computed
 
 
 @dataclass(frozen=True)
@@ -53,25 +52,6 @@ class Outcome:
     seconds: float
     stopped_by: int | None  # the signal's number, or None if all steps are done
     notes: tuple[str, ...] = ()
-
-
-class TrainingStep(nn.Module):
-    """The bound of a batch as the forward pass of a module, so that Fabric can wrap it."""
-
-    def __init__(self, model: AnyModel, objective: str, scale: KLScale) -> None:
-        super().__init__()
-        self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
-
-    def forward(
-        self, x: Tensor, y: Tensor, is_context: Tensor, mask: Tensor, generator: torch.Generator
-    ) -> dict[str, Tensor]:
-        """The bound and the numbers to log."""
-        bound = self.objective(self.model, TaskBatch(x, y, is_context, mask), self.scale, generator)
-        numbers = {"bound": bound.value, "LL": bound.log_likelihood.detach(), "KL": bound.kl.detach()}
-        rates = bound.posterior.mean_rates()
-        if rates is not None:
-            numbers["rate"] = rates.detach().mean()
-        return numbers
 
 
 def learning_rate_at(config: RunConfig, step: int) -> float:
@@ -98,6 +78,7 @@ def train(
     """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
     if machine.devices != 1:
         raise InputError(f"--devices is {machine.devices}; a run uses one device or process so far")
+    check_engine(machine.engine)
     source = task_source(config.task, config.data, episodes=config.episodes)
     source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)
@@ -106,7 +87,7 @@ def train(
     fabric = _fabric(machine)
     start_run(folder, config, resume)
     with only_process(folder):
-        return _train(config, folder, resume, progress, fabric, model, source)
+        return _train(config, folder, resume, progress, fabric, model, source, machine.engine)
 
 
 def _train(
@@ -117,10 +98,11 @@ def _train(
     fabric: Fabric,
     model: AnyModel,
     source: TaskSource,
+    engine: str,
 ) -> Outcome:
     fabric.launch()
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
-    step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl), optimizer)
+    step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl, engine), optimizer)
     average = (
         AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.weight_average))
         if config.weight_average
@@ -152,7 +134,7 @@ def _train(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(config, step)
             tasks = prefetch.take(step).to(fabric.device)
-            noise = derived_generator(config.seed, "noise", step, device=fabric.device)
+            noise = step_noise(engine, config.seed, step, fabric.device)
             numbers = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
 
             optimizer.zero_grad()
