@@ -97,3 +97,12 @@ def test_experiments_that_share_a_run_share_its_scores(tmp_path):
     result = read_result(result_path(out, "figure2", "quick", "same"))
     assert (result["what"], result["name"]) == ("figure2", "same")
     assert result["evaluation"] == before["evaluation"]
+
+
+def test_a_queue_can_be_told_which_runs_to_do(tmp_path):
+    plan = experiment(PlannedRun("cnp-learned", tiny(), 2), PlannedRun("np-learned", tiny("np"), 2))
+    out = tmp_path / "results"
+    assert list(work_off(plan, "quick", out, tmp_path / "runs", device="cpu", only="cnp")) == ["cnp-learned"]
+    assert not result_path(out, "table1", "quick", "np-learned").exists()
+    with pytest.raises(InputError, match="no run of table1 has 'maml' in its name"):
+        work_off(plan, "quick", out, tmp_path / "runs", device="cpu", only="maml")

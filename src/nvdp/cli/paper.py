@@ -12,7 +12,10 @@ from nvdp.cli import app
 @app.command()
 def reproduce(
     what: Annotated[
-        str, typer.Argument(help="table1, table2, table3, learning, ablations, figure2, figure4 or figure9.")
+        str,
+        typer.Argument(
+            help="table1, table2, table3, learning, recipes, quarter, ablations, figure2, figure4 or figure9."
+        ),
     ],
     budget: Annotated[
         str, typer.Option(help="quick (minutes), cpu (hours on 2 cores) or paper (for GPU owners).")
@@ -20,6 +23,9 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Where results go: one JSON file per run.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where the runs themselves live.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(help="Runs side by side, one thread each.", min=1)] = 1,
+    only: Annotated[
+        str | None, typer.Option(help="Only runs whose name contains this, e.g. celeba; nothing is drawn then.")
+    ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
 ) -> None:
@@ -44,8 +50,10 @@ def reproduce(
     use_threads()
     if experiment.prepare is not None:
         experiment.prepare(budget, device)
-    folders = work_off(experiment, budget, out, runs, jobs, device)
+    folders = work_off(experiment, budget, out, runs, jobs, device, only)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
+    if only is not None:
+        return
     if experiment.collect is not None and experiment.draw is not None:
         data = out / what / f"{budget}{FIGURE_SUFFIX}"
         write_text(data, json.dumps(experiment.collect(folders)) + "\n")
@@ -63,7 +71,8 @@ def report(
     budget: Annotated[str, typer.Option(help="Which budget's results.")] = "cpu",
     readme: Annotated[Path | None, typer.Option(help="Also renew the results table of this README.")] = None,
 ) -> None:
-    """Build the results page and its figures from the result files alone."""
+    """Build the results page, and the page about speed beside it, with their figures, from the result files alone."""
+    from nvdp.bench.page import speed_page
     from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
     from nvdp.experiments.results import FIGURE_SUFFIX
@@ -77,6 +86,10 @@ def report(
             experiment.draw(json.loads(data.read_text()), out.parent / "figures" / f"{experiment.name}.png")
     write_text(out, page)
     typer.echo(f"wrote {out}")
+    speed = speed_page(results / "bench", out.parent / "figures")
+    if speed is not None:
+        write_text(out.with_name("speed.md"), speed)
+        typer.echo(f"wrote {out.with_name('speed.md')}")
     if readme is not None:
         write_text(readme, with_block(readme.read_text(), readme_block(results, budget)))
         typer.echo(f"renewed the table in {readme}")

@@ -50,12 +50,20 @@ class Order:
 
 
 def work_off(
-    experiment: Experiment, budget: str, out: Path, runs: Path, jobs: int = 1, device: str = "auto"
+    experiment: Experiment,
+    budget: str,
+    out: Path,
+    runs: Path,
+    jobs: int = 1,
+    device: str = "auto",
+    only: str | None = None,
 ) -> dict[str, Path]:
-    """Do every run of an experiment that is not done; the run folders by name."""
+    """Do every run of an experiment that is not done, perhaps `only` those of some names; the run folders by name."""
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; expected at least 1")
-    plan = experiment.plan(budget)
+    plan = [run for run in experiment.plan(budget) if only is None or only in run.name]
+    if not plan:
+        raise InputError(f"no run of {experiment.name} has '{only}' in its name")
     orders = [
         Order(
             experiment.name,

@@ -8,7 +8,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig, preset_config
 
-_STEPS = {"quick": 100, "cpu": 3_000, "paper": 100_000}
+_STEPS = {"quick": 100, "cpu": 1_500, "paper": 100_000}
 _TASKS = {"quick": 64, "cpu": 1_024, "paper": 50_000}
 TUNING_SEED = 777  # recipes are chosen by these tasks; published scores are on others
 

@@ -7,13 +7,14 @@ from nvdp.experiments.figure4 import FIGURE4
 from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.learning import LEARNING
 from nvdp.experiments.plan import Experiment
+from nvdp.experiments.quarter import QUARTER
 from nvdp.experiments.recipes import RECIPES
 from nvdp.experiments.table1 import TABLE1
 from nvdp.experiments.table2 import TABLE2
 from nvdp.experiments.table3 import TABLE3
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for e in (TABLE1, FIGURE2, TABLE2, TABLE3, FIGURE4, FIGURE9, LEARNING, RECIPES, ABLATIONS)
+    e.name: e for e in (TABLE1, FIGURE2, TABLE2, TABLE3, FIGURE4, FIGURE9, LEARNING, RECIPES, QUARTER, ABLATIONS)
 }
 
 

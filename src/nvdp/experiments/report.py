@@ -30,6 +30,7 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
         runs_section(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
         runs_section(read_results(folder, "figure9", budget), "Trigonometry toy", TOY_TEXT),
         runs_section(read_results(folder, "recipes", budget), "The recipe", RECIPES_TEXT),
+        runs_section(read_results(folder, "quarter", budget), "The recipe in a quarter of the time", QUARTER_TEXT),
         runs_section(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
         _figures(folder, budget),
     ]
@@ -54,6 +55,8 @@ trains 500,000 steps."""
 RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`, with runs of nearly equal
 seconds, one seed. The tasks that these choices were made by are not those of the other tables. `paper` is the paper's
 recipe: constant rate of 0.0005, no warm-up, no clipping, no normalisation of r over tasks."""
+
+QUARTER_TEXT = """The shipped recipe with a quarter of the steps of the paper's; a step of both costs the same."""
 
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates
