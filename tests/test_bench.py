@@ -66,9 +66,10 @@ def test_floor_of_a_small_nvdp_is_what_a_hand_counts():
     assert sum(product.flops for product in training_products(case)) == encoder + decoder + rates + heads
 
 
-@pytest.mark.parametrize("name", REGRESSION)
-def test_floor_counts_nearly_all_the_products_of_a_real_step(name):
-    case = Case(name)
+@pytest.mark.parametrize(
+    "case", [*(Case(name) for name in REGRESSION), *CASES[-2:]], ids=lambda c: f"{c.model}-{c.shape}"
+)
+def test_floor_counts_nearly_all_the_products_of_a_real_step(case):
     step = our_step(case)
 
     def in_place(_, left, right, **__):
@@ -106,7 +107,9 @@ def test_step_rows_keep_the_contract(step_result):
             assert 0 < low <= row[f"{name}_ms"] <= high
         assert row["ours_over_floor"] > 0
         assert row["autograd_over_ours"] > 0
-    assert {(case.shape, case.model) for case in CASES} == {(s, m) for s in ("gp", "mnist") for m in REGRESSION}
+    assert {(case.shape, case.model) for case in CASES} == {
+        (s, m) for s in ("gp", "mnist", "celeba") for m in REGRESSION
+    }
     json.dumps(step_result)
 
 

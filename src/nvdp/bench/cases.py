@@ -32,11 +32,21 @@ class Case:
     y_dim: int = 1
     width: int = 128
     layers: int = 4
+    representation: int = 128
+    encoder_width: int | None = None
 
     @property
     def config(self) -> ModelConfig:
         """The model."""
-        return ModelConfig(self.model, self.x_dim, self.y_dim, width=self.width, layers=self.layers)
+        return ModelConfig(
+            self.model,
+            self.x_dim,
+            self.y_dim,
+            width=self.width,
+            layers=self.layers,
+            representation=self.representation,
+            encoder_width=self.encoder_width,
+        )
 
     @property
     def recipe(self) -> RunConfig:

@@ -67,8 +67,9 @@ def training_products(case: Case) -> list[Product]:
     points, sets = case.tasks * case.points, 2 * case.tasks
     r, width, outputs = config.representation, config.width, 2 * config.y_dim
     encoded = case.tasks * case.context if config.name == "cnp" else points  # a CNP needs no code of the targets
-    encoder = linear(encoded, config.x_dim + config.y_dim, r, input_gradient=False)
-    encoder += linear(encoded, r, r) * (config.encoder_layers - 1)
+    hidden = config.encoder_width or r
+    encoder = linear(encoded, config.x_dim + config.y_dim, hidden, input_gradient=False)
+    encoder += linear(encoded, hidden, hidden) * (config.encoder_layers - 2) + linear(encoded, hidden, r)
 
     if config.name == "nvdp":
         inner = 2 * batched(case.tasks, case.points, width, width) * (config.layers - 1)

@@ -31,7 +31,7 @@ class NaiveNVDP(nn.Module):
         check_plain(config)
         self.config = config
         r, width = config.representation, config.width
-        self.encoder = hidden_layers(config.x_dim + config.y_dim, r, config.encoder_layers, config.encoder_activation)
+        self.encoder = naive_encoder(config)
         self.shapes = list(pairwise([config.x_dim, *[width] * config.layers, 2 * config.y_dim]))
         self.weights = nn.ParameterList(nn.Parameter(torch.randn(k, d) / k**0.5) for k, d in self.shapes)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(d)) for _, d in self.shapes)
@@ -105,6 +105,14 @@ def check_plain(config: ModelConfig) -> None:
             raise InputError(
                 f"the naive version has no {name} '{getattr(config, name)}'; it is the paper's plain model"
             )
+
+
+def naive_encoder(config: ModelConfig) -> nn.Sequential:
+    """h of a set representation: the features of one point."""
+    hidden, depth = config.encoder_width or config.representation, config.encoder_layers
+    before = hidden_layers(config.x_dim + config.y_dim, hidden, depth - 1, config.encoder_activation)
+    inputs = hidden if depth > 1 else config.x_dim + config.y_dim
+    return nn.Sequential(*before, *hidden_layers(inputs, config.representation, 1, config.encoder_activation))
 
 
 def hidden_layers(inputs: int, width: int, layers: int, activation: str) -> nn.Sequential:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 
-from nvdp.bench.naive import check_plain, copy_layers, hidden_layers, log_likelihood, scaled_bound
+from nvdp.bench.naive import check_plain, copy_layers, hidden_layers, log_likelihood, naive_encoder, scaled_bound
 from nvdp.models.config import ModelConfig
 from nvdp.models.neural_process import NeuralProcess
 from nvdp.models.registry import model_spec
@@ -23,15 +23,14 @@ class NaiveNeuralProcess(nn.Module):
         super().__init__()
         check_plain(config)
         self.config, self.objective = config, model_spec(config.name).objective
-        r, pair = config.representation, config.x_dim + config.y_dim
-        depth, activation = config.encoder_layers, config.encoder_activation
+        r = config.representation
         latent, deterministic = config.name != "cnp", "cnp" in config.name
         condition = r * deterministic + config.latent * latent
-        self.latent_encoder = hidden_layers(pair, r, depth, activation) if latent else None
+        self.latent_encoder = naive_encoder(config) if latent else None
         self.latent_head = (
             nn.Sequential(nn.Linear(r, r), nn.ReLU(), nn.Linear(r, 2 * config.latent)) if latent else None
         )
-        self.encoder = hidden_layers(pair, r, depth, activation) if deterministic else None
+        self.encoder = naive_encoder(config) if deterministic else None
         self.decoder = nn.Sequential(
             *hidden_layers(config.x_dim + condition, config.width, config.layers, config.activation),
             nn.Linear(config.width, 2 * config.y_dim),

@@ -131,6 +131,7 @@ SUITES: dict[str, Suite] = {
             "ours / floor": _number("ours_over_floor", ".2f", " ×"),
             "autograd / ours": _number("autograd_over_ours", ".2f", " ×"),
             "default malloc / ours": _number("autograd_default_malloc_over_ours", ".2f", " ×"),
+            "tasks (images) / s": _number("tasks_per_second", ".0f"),
         },
     ),
     "adapt": Suite(

@@ -14,8 +14,12 @@ from nvdp.models.registry import MODELS, build_model
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
+CELEBA = replace(MNIST, shape="celeba", y_dim=3, representation=1_024, encoder_width=128)
 CASES = [
-    replace(shape, model=name) for shape in (GP, MNIST) for name, spec in MODELS.items() if "regression" in spec.tasks
+    replace(shape, model=name)
+    for shape in (GP, MNIST, CELEBA)
+    for name, spec in MODELS.items()
+    if "regression" in spec.tasks
 ]
 NOTES = {
     "ours": "the library as shipped: bound, backward, fused Adam; data generation is not part of a step",
@@ -58,4 +62,5 @@ def _row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str, Any]
         "floor_mflop": sum(product.flops for product in training_products(case)) / 1e6,
         **timings.columns(),
         **ratios,
+        "tasks_per_second": 1e3 * case.tasks / timings.median("ours"),
     }
