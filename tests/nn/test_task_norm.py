@@ -16,18 +16,39 @@ def model():
     return build_model(ModelConfig("nvdp", task_norm=True, **SMALL))
 
 
-def test_a_training_batch_has_mean_zero_and_variance_one():
+def test_the_first_training_batch_has_mean_zero_and_variance_one():
     r = 3 + 5 * torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     (normal,) = TaskNorm(4)(r)
     torch.testing.assert_close(normal.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
     torch.testing.assert_close(normal.var(0, correction=0), torch.ones(4), atol=1e-4, rtol=0)
 
 
-def test_the_whole_task_is_seen_with_the_context_s_eyes():
-    context, whole = torch.randn(2, 8, 3, generator=torch.Generator().manual_seed(1))
-    norm = TaskNorm(3)
-    seen, other = norm(context, whole)
-    torch.testing.assert_close(other - seen, (whole - context) / (context.var(0, correction=0) + 1e-5).sqrt())
+def test_values_move_from_the_batch_s_statistics_to_the_running_averages(monkeypatch):
+    generator, norm = torch.Generator().manual_seed(3), TaskNorm(2)
+    for _ in range(5):
+        norm(torch.randn(16, 2, generator=generator))
+    r = 1 + torch.randn(16, 2, generator=generator)
+    own = (r - r.mean(0)) / (r.var(0, correction=0) + 1e-5).sqrt()
+    assert (norm(r)[0] - own).abs().max() < 0.02
+    monkeypatch.setattr("nvdp.nn.task_norm.RAMP", 1)
+    torch.testing.assert_close(norm(r)[0], (r - norm.mean) / (norm.variance + 1e-5).sqrt())
+
+
+@pytest.mark.parametrize("ramp", [1, 1_000])
+def test_what_all_tasks_share_has_no_gradient(monkeypatch, ramp):
+    monkeypatch.setattr("nvdp.nn.task_norm.RAMP", ramp)
+    generator, norm = torch.Generator().manual_seed(4), TaskNorm(2)
+    r, other = (1 + torch.randn(2, 16, 2, generator=generator)).requires_grad_()
+    for normal, given in zip(norm(r, other), (r, other), strict=True):
+        (gradient,) = torch.autograd.grad((normal * torch.randn(16, 2, generator=generator)).sum(), given)
+        torch.testing.assert_close(gradient.sum(0), torch.zeros(2), atol=1e-5, rtol=0)
+        assert gradient.abs().max() > 0.1
+
+
+def test_equal_sets_stay_equal():
+    r = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+    context, whole = TaskNorm(3)(r, r.clone())
+    assert torch.equal(context, whole)
 
 
 def test_running_averages_are_those_of_the_batches_seen():
