@@ -17,6 +17,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.posteriors import DropoutPosterior, LatentPosterior, PointPosterior, Posterior
 from nvdp.predictions import Prediction
+from nvdp.states import TaskState, posterior_from_bytes
 from nvdp.tasks import PointSet, Task, TaskBatch
 
 __version__ = "0.1.0"
@@ -34,7 +35,9 @@ __all__ = [
     "Prediction",
     "Task",
     "TaskBatch",
+    "TaskState",
     "build_model",
     "kl_divergence",
     "load",
+    "posterior_from_bytes",
 ]

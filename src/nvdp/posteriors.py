@@ -7,7 +7,7 @@ returns one number per task.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from jaxtyping import Float
@@ -107,10 +107,51 @@ class TaskPosterior(Distribution, ABC):
         return x.expand(tasks, -1, -1) if x.dim() == 2 else x
 
 
+class Memory(Protocol):
+    """What a posterior was made from, if that can take in more points: see `nvdp.states.TaskState`."""
+
+    def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
+        """With more points."""
+        ...
+
+    def forget(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
+        """Without some of its points."""
+        ...
+
+    def posterior(self) -> "Posterior":
+        """The posterior that it stands for."""
+        ...
+
+    def to_bytes(self) -> bytes:
+        """All of it."""
+        ...
+
+
 class Posterior(TaskPosterior):
-    """A posterior over functions of a regression task: predicts a mixture of Gaussians."""
+    """A posterior over functions of a regression task: predicts a mixture of Gaussians.
+
+    One with a ``memory`` goes on learning: `update`, `forget` and `to_bytes` need no point that it has seen before.
+    """
 
     likelihood: GaussianLikelihood
+    memory: Memory | None = None
+
+    def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Posterior":
+        """The posterior given these points too; costs only them and equals adapting to all points at once."""
+        return self._remembered().update(x, y, mask).posterior()
+
+    def forget(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Posterior":
+        """The posterior as if some of its points had never been seen."""
+        return self._remembered().forget(x, y, mask).posterior()
+
+    def to_bytes(self) -> bytes:
+        """What it takes to have this posterior again: about a kilobyte a task, whatever the number of points."""
+        return self._remembered().to_bytes()
+
+    def _remembered(self) -> Memory:
+        if self.memory is None:
+            raise InputError("this posterior keeps no memory of its context; make it by nvdp.TaskState.of(model, x, y)")
+        return self.memory
 
     def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
         """The prediction at x: (points, features), or (tasks, points, features) for several tasks.

@@ -60,9 +60,10 @@ def test_every_optimizer_resumes_bit_for_bit(tmp_path, config, monkeypatch, opti
             raise KeyboardInterrupt
         return take(self, step)
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patched:
         patched.setattr(trainer.Prefetch, "take", broken)
-        weights(config, tmp_path / "cut")
+        with pytest.raises(KeyboardInterrupt):
+            weights(config, tmp_path / "cut")
     resumed = weights(config, tmp_path / "cut", resume=True)
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 

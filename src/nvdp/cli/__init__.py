@@ -35,7 +35,7 @@ def _common(
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
-    from nvdp.cli import bench, data, fewshot, images, paper, runs  # noqa: F401  (they add their commands to the app)
+    from nvdp.cli import bench, data, fewshot, fit, images, paper, runs, store, web  # noqa: F401  (they add commands)
 
     try:
         app()

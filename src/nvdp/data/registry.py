@@ -6,6 +6,7 @@ from functools import partial
 from nvdp.data.config import NO_DATA, DataConfig
 from nvdp.data.episodes import EpisodeConfig
 from nvdp.data.fewshot_sets import FEWSHOT_TASKS, episode_tasks
+from nvdp.data.frames import FrameTasks
 from nvdp.data.gp import GPTasks
 from nvdp.data.image_folder import FolderImages
 from nvdp.data.image_sets import PUBLIC_SETS, PublicImages, check_split
@@ -25,6 +26,10 @@ def _folder(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> Tas
     return ImageTasks(FolderImages(data), split)
 
 
+def _table(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
+    return FrameTasks()  # the rows are given by `nvdp fit`, not by a name
+
+
 def _drawn(
     kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
 ) -> TaskSource:
@@ -38,6 +43,7 @@ SOURCES: dict[str, SourceOf] = {
     "trig": partial(_drawn, TrigonometryTasks),
     **{name: partial(_public, name) for name in PUBLIC_SETS},
     "images": _folder,
+    "csv": _table,
     **{name: partial(episode_tasks, name) for name in FEWSHOT_TASKS},
 }
 IMAGE_TASKS = (*PUBLIC_SETS, "images")
