@@ -142,3 +142,23 @@ def test_layer_kl_sums_over_weights_and_biases(generator, kind):
     expected = dropout_kl(q.weight(), p.weight()).flatten(1).sum(1) + dropout_kl(q.bias(), p.bias()).sum(1)
     torch.testing.assert_close(layer_kl(q, p), expected)
     assert not layer_kl(q, q).any()
+
+
+def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(generator):
+    plain, normal = (RateNetwork(4, [(3, 8)], 8, 1, "leaky_relu", normalise=flag) for flag in (False, True))
+    with torch.no_grad():
+        for network in (plain, normal):
+            network.heads[0].bias.fill_(-50.0)
+    r = 10 + 0.1 * torch.randn(64, 4, generator=generator)
+    (sunk,), (alive,) = plain(r), normal(r)
+    assert sunk.rows.max() < 1e-6
+    assert alive.rows.mean() > 0.2  # the offset stops at −1.5
+    assert alive.rows.std(0).min() > 0.1
+
+
+def test_normalised_sets_that_are_equal_have_equal_rates(generator):
+    network = RateNetwork(4, [(3, 8), (8, 2)], 8, 2, "leaky_relu", normalise=True)
+    r = torch.randn(6, 4, generator=generator)
+    for layer in network(r, r.clone()):
+        context, whole = layer.split(6)
+        torch.testing.assert_close(context.weight(), whole.weight())

@@ -20,6 +20,7 @@ from nvdp.nn.rates import TEMPERATURE_START
 from nvdp.objectives import KLScale
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}
+NORMS = ("task_norm", "rate_norm")
 Rates = tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]
 
 
@@ -100,7 +101,7 @@ class NaiveNVDP(nn.Module):
 def check_plain(config: ModelConfig) -> None:
     """Refuse what the naive versions were not written for."""
     plain = ModelConfig(config.name)
-    for name in ("residual", "count_feature", "decoder_sees", "rate_bounds", "variance", "activation"):
+    for name in ("residual", "count_feature", "decoder_sees", "rate_bounds", "variance", "activation", *NORMS):
         if getattr(config, name) != getattr(plain, name):
             raise InputError(
                 f"the naive version has no {name} '{getattr(config, name)}'; it is the paper's plain model"

@@ -36,7 +36,7 @@ class PlannedRun:
 def paper_architecture(config: RunConfig) -> RunConfig:
     """The same run with the paper's regression model, without what was added to it here."""
     assert isinstance(config.model, ModelConfig)
-    return replace(config, model=replace(config.model, task_norm=False))
+    return replace(config, model=replace(config.model, task_norm=False, rate_norm=False))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class ModelConfig:
     initialisation: str = "he"  # of encoder, rate networks and NP decoders; or "fan-in", PyTorch's own
     residual: bool = False  # normalised residual encoder and rate networks
     task_norm: bool = False  # r is normalised over the tasks of a batch
+    rate_norm: bool = False  # and so is every logit of a rate
     rate_width: int = 128
     rate_layers: int = 4
     rate_activation: str = "leaky_relu"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -42,6 +41,7 @@ class NVDP(MetaModel):
             config.rate_activation,
             config.residual,
             RateBounds(config.rate_bounds, config.rate_floor),
+            config.rate_norm,
         )
 
     def posterior(self, representation: Float[Tensor, "task r"]) -> DropoutPosterior:
@@ -50,7 +50,7 @@ class NVDP(MetaModel):
 
     def posteriors(self, *representations: Float[Tensor, "task r"]) -> tuple[DropoutPosterior, ...]:
         """The rates of all sets as one batch: half the calls and half the reading of the rate networks' weights."""
-        by_layer = [layer.split(len(representations[0])) for layer in self.rates(torch.cat(representations))]
+        by_layer = [layer.split(len(representations[0])) for layer in self.rates(*representations)]
         by_set = zip(*by_layer, strict=True)
         return tuple(self._with_rates(r, rates) for r, rates in zip(representations, by_set, strict=True))
 

@@ -2,15 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nvdp.errors import InputError
 from nvdp.nn.mlp import StackedMLP, keep_signal
+from nvdp.nn.task_norm import TaskNorm
 
 TEMPERATURE_START, TEMPERATURE_RANGE = 1.5, (0.5, 5.0)
+OFFSET_LIMIT = 1.5
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ class RateNetwork(nn.Module):
     """One meta-network g per layer of the agent, r ↦ (a, b, c), and a learned temperature τ for each.
 
     All layers' hidden parts have the same shape and run as one batched product; only the last linear maps,
-    whose width K + D + 1 differs, are separate.
+    whose width K + D + 1 differs, are separate. With ``normalise`` every logit is normalised over tasks, then scaled
+    by a learned gain and moved by an offset within ±`OFFSET_LIMIT`: rates keep telling tasks apart whatever training
+    does to all of them alike.
     """
 
     def __init__(
@@ -103,9 +109,13 @@ class RateNetwork(nn.Module):
         activation: str,
         residual: bool = False,
         bounds: RateBounds | None = None,
+        normalise: bool = False,
     ) -> None:
         super().__init__()
         self.layer_shapes = tuple(layer_shapes)
+        widths = [k + d + 1 for k, d in self.layer_shapes]
+        self.norms = nn.ModuleList(TaskNorm(width) for width in widths) if normalise else None
+        self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for width in widths) if normalise else None
         self.bounds = bounds or RateBounds()
         self.hidden = StackedMLP(len(self.layer_shapes), representation, width, layers, activation, residual)
         heads = [nn.Linear(width, k + d + 1) for k, d in self.layer_shapes]
@@ -114,14 +124,22 @@ class RateNetwork(nn.Module):
         self.heads = nn.ModuleList(heads)
         self.temperature = nn.Parameter(torch.full((len(self.layer_shapes),), TEMPERATURE_START))
 
-    def forward(self, representation: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
-        """The rates of every layer for each task."""
+    def forward(self, *representations: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
+        """The rates of every layer for each task; for several sets of each task, one set after the other."""
         temperature = self.temperature.clamp(*TEMPERATURE_RANGE)
-        hidden = self.hidden(representation)  # (layer, task, width)
+        hidden = self.hidden(torch.cat(representations))  # (layer, task, width)
         rates = []
-        for shape, head, h, tau in zip(self.layer_shapes, self.heads, hidden, temperature, strict=True):
+        for index, (shape, h, tau) in enumerate(zip(self.layer_shapes, hidden, temperature, strict=True)):
             # In the weights' precision even under autocast: near its bounds a rate needs its digits.
-            experts = torch.sigmoid((head(h) / tau).to(temperature.dtype))  # s(·) of (a, b, c)
+            logits = self._logits(index, h, len(representations))
+            experts = torch.sigmoid((logits / tau).to(temperature.dtype))  # s(·) of (a, b, c)
             rows, columns, layer = experts.split([*shape, 1], dim=-1)
             rates.append(LayerRates(rows, columns, layer, self.bounds))
         return tuple(rates)
+
+    def _logits(self, index: int, h: Float[Tensor, "task width"], sets: int) -> Float[Tensor, "task logit"]:
+        head = cast(nn.Linear, self.heads[index])
+        if self.norms is None or self.gains is None:
+            return head(h)
+        normal = torch.cat(self.norms[index](*F.linear(h, head.weight).chunk(sets)))
+        return normal * self.gains[index] + OFFSET_LIMIT * torch.tanh(head.bias / OFFSET_LIMIT)

@@ -194,6 +194,7 @@ def preset_config(
         architecture |= IMAGES if task in IMAGE_TASKS else {}
         architecture |= NARROW if task == "celeba" else {}
         architecture["task_norm"] = model == "nvdp" and task != "trig"  # a CNP learns slower with it
+        architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # and NVDP on functions with this
     training = dict(_PRESETS[preset])
     kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
     if task in IMAGE_TASKS and preset in ("paper", "released"):
