@@ -43,7 +43,7 @@ class MetaModel(nn.Module, ABC):
 
     config: ModelConfig
     encoder: MeanSetEncoder
-    task_norm: TaskNorm | None
+    task_norm: TaskNorm | None = None
 
     @abstractmethod
     def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
