@@ -43,7 +43,11 @@ class MetaModel(nn.Module, ABC):
 
     config: ModelConfig
     encoder: MeanSetEncoder
-    task_norm: TaskNorm | None = None
+    task_norm: TaskNorm | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.task_norm = None
 
     @abstractmethod
     def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
