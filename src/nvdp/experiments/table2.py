@@ -11,7 +11,10 @@ STEPS = {
     "mnist": {"quick": 60, "cpu": 10_000, "paper": 937_500},
     "celeba": {"quick": 4, "cpu": 1_200, "paper": 3_051_937},
 }
-TASKS = {"quick": 16, "cpu": 2_048, "paper": 10_000}
+TASKS = {
+    "mnist": {"quick": 16, "cpu": 2_048, "paper": 10_000},
+    "celeba": {"quick": 16, "cpu": 512, "paper": 10_000},
+}
 TRANSFER = {"mnist": ("omniglot",), "celeba": ()}  # where the same run is scored as well
 
 
@@ -21,7 +24,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
         PlannedRun(
             f"{name}-{task}",
             preset_config(task, name, budget, steps=STEPS[task][budget]),
-            TASKS[budget],
+            TASKS[task][budget],
             split="test",
             also_on=TRANSFER[task],
         )
