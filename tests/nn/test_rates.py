@@ -148,7 +148,7 @@ def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(gen
     plain, normal = (RateNetwork(4, [(3, 8)], 8, 1, "leaky_relu", normalise=flag) for flag in (False, True))
     with torch.no_grad():
         for network in (plain, normal):
-            network.heads[0].bias.fill_(-50.0)
+            network.heads[0].bias.fill_(-500.0)
     r = 10 + 0.1 * torch.randn(64, 4, generator=generator)
     (sunk,), (alive,) = plain(r), normal(r)
     assert sunk.rows.max() < 1e-6

@@ -94,3 +94,19 @@ def test_averages_are_saved_with_the_weights(model):
     twin = build_model(model.config, seed=9)
     twin.load_state_dict(model.state_dict())
     assert torch.equal(twin.task_norm.variance, model.task_norm.variance)
+
+
+def test_a_batch_that_is_not_finite_leaves_the_averages_alone():
+    norm = TaskNorm(2)
+    norm(torch.randn(8, 2, generator=torch.Generator().manual_seed(0)))
+    before = {name: buffer.clone() for name, buffer in norm.named_buffers()}
+    norm(torch.tensor([[float("nan"), 1.0], [2.0, 3.0]]))
+    assert all(torch.equal(buffer, before[name]) for name, buffer in norm.named_buffers())
+
+
+def test_an_empty_context_is_the_average_task(model):
+    model.adapt_both(GPTasks().training_batch(0, 0, 16))
+    model.eval()
+    empty = model.adapt(torch.zeros(0, 1), torch.zeros(0, 1))
+    average = model.posterior(torch.zeros(1, model.encoder.size))
+    torch.testing.assert_close(empty.mean_rates(), average.mean_rates())

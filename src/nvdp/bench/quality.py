@@ -47,7 +47,9 @@ class Recipe:
         self.module = TrainingStep(self.model, self.config.objective, self.config.kl)
         self.optimizer = build_optimizer(self.config.optimizer, self.model.parameters(), self.config.learning_rate)
         decay = self.config.weight_average
-        self.average = AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay)) if decay else None
+        self.average = (
+            AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True) if decay else None
+        )
 
     def train_until(self, seconds: float) -> None:
         """Train until its own clock shows that many seconds."""

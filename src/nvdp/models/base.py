@@ -62,7 +62,11 @@ class MetaModel(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "task r"], ...]:
         """r of each of several sets of the same encoded points, the first of them the context."""
         sets = self.encoder.aggregate(features, *masks)
-        return sets if self.task_norm is None else self.task_norm(*sets)
+        if self.task_norm is None:
+            return sets
+        # An empty set has r = 0, which may be far from any task's: normalised, it is the average task.
+        known = (mask.any(-1, keepdim=True) for mask in masks)
+        return tuple(r * some for r, some in zip(self.task_norm(*sets), known, strict=True))
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
         """The posterior given a context: a `PointSet`, or arrays x and y.
@@ -90,7 +94,7 @@ class MetaModel(nn.Module, ABC):
         fan_in_already = ("network.layers", "network.last")  # θ, and the last layer of an NP's decoder
         with torch.no_grad():
             for name, parameter in self.named_parameters():
-                if parameter.dim() > 1 and not name.startswith(fan_in_already):
+                if parameter.dim() > 1 and "biases" not in name and not name.startswith(fan_in_already):
                     parameter.mul_(6**-0.5)
 
     def _check_widths(self, points: PointSet) -> None:

@@ -55,6 +55,13 @@ class ModelConfig:
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 < value < most:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a number between 0 and {most:g}")
+        if self.residual and self.encoder_width not in (None, self.representation):
+            raise InputError(
+                f"a residual encoder is as wide as its representation, {self.representation}; "
+                f"model setting 'encoder_width' is {self.encoder_width}"
+            )
+        if self.count_feature and self.task_norm:
+            raise InputError("task_norm and count_feature exclude each other: tasks of a batch may share their count")
         if self.initialisation not in ("he", "fan-in"):
             raise InputError(f"model setting 'initialisation' is '{self.initialisation}'; expected 'he' or 'fan-in'")
         if self.variance not in ("learned", "fixed"):

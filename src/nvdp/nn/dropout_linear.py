@@ -103,8 +103,7 @@ def with_noise(
     mean: Float[Tensor, "*shape"], std: Float[Tensor, "*shape"], generator: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:
     """A draw from N(mean, std²)."""
-    noise = torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-    return torch.addcmul(mean, std, noise)
+    return torch.addcmul(mean, std, standard_normal(mean.shape, mean, generator))
 
 
 LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tensor]

@@ -102,11 +102,6 @@ def _rate_grid(scaled_rows: Tensor, columns: Tensor, floor: float) -> Tensor:
     return torch.mul((scaled_rows * (1 - 2 * floor))[:, :, None], columns[:, None, :]).add_(floor)
 
 
-def _times_complement(factor: Tensor, x: Tensor) -> Tensor:
-    """factor · x (1 − x) in one pass over memory: that is what the gradient of a sigmoid is."""
-    return torch.ops.aten.sigmoid_backward(factor, x)
-
-
 def _expert_gradients(grid: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
     """G b and Gᵀu for each task, both with the vector on the left: the fast case of a batched product."""
     return torch.bmm(b[:, None], grid.mT)[:, 0], torch.bmm(u[:, None], grid)[:, 0]
@@ -167,8 +162,8 @@ def _parameter_gradients(
     return w.mul_(keep).sum(0), rates_gradient
 
 
-def _twice_kl(p: Tensor, p_hat: Tensor, with_gradients: bool) -> tuple[Tensor, ...]:
-    """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and half of 2 ∂KL/∂P̂ on it.
+def _twice_kl(p: Tensor, p_hat: Tensor, floor: float, with_gradients: bool) -> tuple[Tensor, ...]:
+    """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and ∂KL/∂P̂ on it (half of the other, by one call).
 
     With d = P − P̂, v = P(1−P) and e = d/v̂:
     2 KL = e (1 − 2P̂) − log(v/v̂),  2 ∂KL/∂P = e (1 − P − P̂ + 2PP̂)/v,  2 ∂KL/∂P̂ = 2e − e/v̂.
@@ -180,7 +175,7 @@ def _twice_kl(p: Tensor, p_hat: Tensor, with_gradients: bool) -> tuple[Tensor, .
     e = torch.sub(p, p_hat).div_(v_hat)
     ratio = torch.div(v, v_hat)
     quadratic = e.sum((1, 2)).sub_(torch.linalg.vecdot(e.view(tasks, -1), p_hat.view(tasks, -1)), alpha=2)
-    twice_kl = quadratic.sub_(_sum_of_logs(ratio.view(tasks, -1)))
+    twice_kl = quadratic.sub_(_sum_of_logs(ratio.view(tasks, -1), floor))
     if not with_gradients:
         return (twice_kl,)
     either = torch.add(p, p_hat, out=ratio).addcmul_(p, p_hat, value=-2)  # P + P̂ − 2PP̂
@@ -188,11 +183,16 @@ def _twice_kl(p: Tensor, p_hat: Tensor, with_gradients: bool) -> tuple[Tensor, .
     return twice_kl, p_gradient, torch.addcdiv(e, e, v_hat, value=-0.5, out=v_hat)
 
 
-def _sum_of_logs(ratios: Float[Tensor, "task number"]) -> Float[Tensor, " task"]:
-    """Σ log over each row, as the log of products: eight ratios of variances within [0.04, 25] never overflow."""
+def _sum_of_logs(ratios: Float[Tensor, "task number"], floor: float) -> Float[Tensor, " task"]:
+    """Σ log over each row, as the log of products of eight ratios, or of fewer where these might overflow.
+
+    A ratio of variances is at most ¼ / ε(1−ε): 25 for the paper's floor of 0.01.
+    """
+    most = 0.25 / (floor * (1 - floor))
     for _ in range(3):
+        most *= most
         half, odd = divmod(ratios.shape[1], 2)
-        if odd:
+        if odd or most > 1e30:
             break
         ratios = ratios[:, :half] * ratios[:, half:]
     return ratios.log().sum(1)
@@ -227,13 +227,10 @@ class _DropoutKL(torch.autograd.Function):
         return None, None, *(saved * gradient[:, None]).split(ctx.widths, dim=-1)
 
 
-Side = tuple[Tensor, Tensor]  # ∂KL/∂u and ∂KL/∂b
-
-
 def _kl_of_rows(us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool) -> list[Any]:
-    """[2 KL, side of q, side of p] over the grid of all rows given."""
+    """[2 KL, (∂KL/∂u, ∂KL/∂b) of q, the same of p] over the grid of all rows given."""
     rates = [_rate_grid(u, b, floor) for u, b in zip(us, columns, strict=True)]
-    twice_kl, *grids = _twice_kl(rates[0], rates[1], with_gradients)
+    twice_kl, *grids = _twice_kl(rates[0], rates[1], floor, with_gradients)
     scale = 0.5 * (1 - 2 * floor)  # half of 2 KL, and ∂P/∂(u bᵀ) = s; p's grid came halved
     factors = (scale, 2 * scale)
     return [

@@ -33,7 +33,7 @@ class TaskNorm(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
-        self.register_buffer("batches", torch.zeros(()))
+        self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
 
     def forward(
         self, context: Float[Tensor, "task r"], *others: Float[Tensor, "task r"]
@@ -55,7 +55,10 @@ class TaskNorm(nn.Module):
 
     @torch.no_grad()
     def _follow(self, variance: Tensor, mean: Tensor) -> None:
+        """Move the running averages, but not to what is not finite: the trainer skips such a step, they outlast it."""
+        if not (mean.isfinite().all() and variance.isfinite().all()):
+            return
         self.batches += 1
-        share = (1 / self.batches).clamp(min=MOMENTUM)  # the first batches count alike, not as strays from zero
+        share = (1 / self.batches).clamp(min=MOMENTUM).to(self.mean)  # the first batches count alike
         self.mean.lerp_(mean.to(self.mean), share)
         self.variance.lerp_(variance.to(self.variance), share)

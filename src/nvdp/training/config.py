@@ -72,6 +72,9 @@ class RunConfig:
         for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
+        normalised = isinstance(self.model, ModelConfig) and (self.model.task_norm or self.model.rate_norm)
+        if normalised and self.tasks_per_step < 2:
+            raise InputError(f"normalisation over tasks needs at least 2 tasks a step; got {self.tasks_per_step}")
         if self.warmup_steps < 0:
             raise InputError(f"setting 'warmup_steps' is {self.warmup_steps}; expected at least 0")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
@@ -194,7 +197,7 @@ def preset_config(
         architecture |= IMAGES if task in IMAGE_TASKS else {}
         architecture |= NARROW if task == "celeba" else {}
         architecture["task_norm"] = model == "nvdp" and task != "trig"  # a CNP learns slower with it
-        architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # and NVDP on functions with this
+        architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
     training = dict(_PRESETS[preset])
     kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
     if task in IMAGE_TASKS and preset in ("paper", "released"):

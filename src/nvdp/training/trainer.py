@@ -104,7 +104,7 @@ def _train(
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
     step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl, engine), optimizer)
     average = (
-        AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.weight_average))
+        AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.weight_average), use_buffers=True)
         if config.weight_average
         else None
     )
