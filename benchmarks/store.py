@@ -1,0 +1,86 @@
+"""What a store of many tasks costs: bytes a task, and observations and predictions a second, singly and in batches.
+
+    python benchmarks/store.py --tasks 100000 --json store.json
+
+Each task gets four points while the store is filled, in batches of 1,000 tasks. Then random tasks are observed and
+predicted one by one and in batches, per second of the clock and, as a machine may have other work, per second of
+this process's own CPU time. The pretrained GP model is used: 128 features a task.
+"""
+
+import argparse
+import json
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import nvdp
+from nvdp.runtime import use_threads
+from nvdp.store import TaskStore, store_stats
+
+POINTS, QUERIES, BATCH = 4, 10, 1_000
+
+
+def rates(name: str, call: Callable[[], object], each: int, seconds: float) -> dict[str, float]:
+    """Tasks a second, over at least two calls and about so many seconds, after one call to warm up."""
+    call()
+    calls, began, began_cpu = 0, time.perf_counter(), time.process_time()
+    while calls < 2 or time.perf_counter() - began < seconds:
+        call()
+        calls += 1
+    wall, cpu = time.perf_counter() - began, time.process_time() - began_cpu
+    return {f"{name}_per_second": round(calls * each / wall, 1), f"{name}_per_cpu_second": round(calls * each / cpu, 1)}
+
+
+def measure(path: Path, tasks: int, seconds: float, power_safe: bool) -> dict[str, float | bool]:
+    """Fill a store and time it."""
+    choose, generator = random.Random(0), torch.Generator().manual_seed(0)
+    x, y = torch.rand(BATCH, POINTS, 1, generator=generator) * 4 - 2, torch.randn(BATCH, POINTS, 1, generator=generator)
+    at = torch.linspace(-2, 2, QUERIES)[:, None]
+    with TaskStore(path, nvdp.load("gp"), power_safe) as store:
+        began, began_cpu = time.perf_counter(), time.process_time()
+        for start in range(0, tasks, BATCH):
+            size = min(BATCH, tasks - start)
+            store.observe_many([f"task-{start + i}" for i in range(size)], list(x[:size]), list(y[:size]))
+        speeds = {
+            "fill_per_second": round(tasks / (time.perf_counter() - began), 1),
+            "fill_per_cpu_second": round(tasks / (time.process_time() - began_cpu), 1),
+        }
+
+        def one() -> str:
+            return f"task-{choose.randrange(tasks)}"
+
+        def many() -> list[str]:
+            return [one() for _ in range(BATCH)]
+
+        speeds |= rates("observe", lambda: store.observe(one(), x[0], y[0]), 1, seconds)
+        speeds |= rates("predict", lambda: store.predict(one(), at), 1, seconds)
+        speeds |= rates("observe_batched", lambda: store.observe_many(many(), list(x), list(y)), BATCH, seconds)
+        speeds |= rates("predict_batched", lambda: store.predict_many(many(), at), BATCH, seconds)
+    return {**store_stats(path), **speeds, "power_safe": power_safe}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=100_000)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--folder", type=Path, help="where the store is made and removed (default: a temporary one)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each of the four timings")
+    parser.add_argument("--power-safe", action="store_true", help="wait for the disk at each transaction")
+    arguments = parser.parse_args()
+    use_threads()
+    with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+        result = measure(Path(folder) / "tasks.db", arguments.tasks, arguments.seconds, arguments.power_safe)
+    result |= {"points_a_task": POINTS, "query_points": QUERIES, "batch": BATCH}
+    text = json.dumps(result, indent=1)
+    print(text)
+    if arguments.json is not None:
+        arguments.json.write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

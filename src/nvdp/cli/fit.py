@@ -1,0 +1,188 @@
+"""Commands for a table of many short series: fit and predict."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nvdp.cli import app
+from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
+from nvdp.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from nvdp.data.tables import TableTask
+    from nvdp.fitted import FittedModel
+    from nvdp.plots.tables import TablePanel
+    from nvdp.tasks import Task
+
+SAMPLES, GRID, DRAWN = 64, 200, 4
+
+
+@app.command()
+def fit(
+    file: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")],
+    task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
+    x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")],
+    y: Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model; must be new or empty.")],
+    minutes: Annotated[float, typer.Option(help="Most minutes to train; ends sooner when nothing is gained.")] = 5.0,
+    seed: Annotated[int, typer.Option(help="Seed of held-out tasks, weights and noise.")] = 0,
+    model: Annotated[str, typer.Option(help="A regression model from `nvdp models`.")] = "nvdp",
+    steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Fit a model to a table of many short series (patients, machines, trees …).
+
+    Whole tasks are held out: some end the training, others score it beside a Gaussian process fitted to each context
+    alone and the mean curve of all tasks. Leaves config.json, model.safetensors, fit.json and heldout.png in --out.
+
+    Example: nvdp fit growth.csv --task tree --x day --y size --out model/
+    """
+    from nvdp.data.tables import Columns
+    from nvdp.runtime import use_threads
+    from nvdp.table_fit import fit_table
+
+    use_threads()
+    if not 0 < minutes < float("inf"):
+        raise InputError(f"--minutes is {minutes}; expected a positive number")
+    columns = Columns(task, column_names(x), column_names(y))
+    done = fit_table(file, columns, out, minutes, seed, model, steps, progress=not quiet)
+    report = done.report
+    if left_out := report["rows"]["left_out"]:
+        say(f"left out {left_out} of {report['rows']['read']} rows: a cell is empty")
+    for name in report["constant_outputs"]:
+        say(f"column '{name}' is constant; there is nothing to learn about it")
+    tasks = report["tasks"]
+    if tasks["too_few_for_both"]:
+        say(f"so few tasks: the {tasks['scored']} held-out ones also ended the training, so their scores flatter")
+    table = Table(title=f"{tasks['scored']} held-out tasks, each from 3 to 10 of its points")
+    for column in ("", "LL", "RMSE", "in 90 % interval"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for name, row in report["scores"].items():
+        table.add_row(name, f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}")
+    Console(width=100).print(table)
+    typer.echo(
+        f"{model}: {report['steps']} steps on {tasks['training']} tasks ({report['recipe']}) in "
+        f"{report['seconds']:.0f} s, best at step {report['best_step']}; saved in {out}"
+    )
+    if len(columns.x) == 1:
+        from nvdp.plots.tables import figure_tables
+
+        panels = [_held_out_panel(done.fitted, case, i) for i, case in enumerate(done.scored[:DRAWN])]
+        for path in figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0]):
+            typer.echo(f"drew {path}")
+
+
+@app.command()
+def predict(
+    folder: Annotated[str, typer.Argument(help="The folder that `nvdp fit` left.", metavar="DIR")],
+    context: Annotated[Path, typer.Option(help="Rows to predict from: the columns of the fitted table.")],
+    out: Annotated[Path, typer.Option(help="The CSV to write: the rows of --at with mean, std, q05, q50 and q95.")],
+    at: Annotated[str, typer.Option(help="A file with the task and input columns, or auto: an even grid.")] = "auto",
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction.", min=1)] = SAMPLES,
+) -> None:
+    """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
+
+    Files without the task column are of one task.
+
+    Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
+    """
+    from nvdp.data.tables import Columns, read_frame, split_tasks
+    from nvdp.fitted import load_fitted
+    from nvdp.runtime import use_threads
+
+    use_threads()
+    fitted = load_fitted(folder)
+    if fitted.columns is None:
+        raise InputError(f"{folder} was not fitted to a table, so its columns have no names; `nvdp fit` makes such")
+    given = read_frame(context)
+    task = fitted.columns.task if fitted.columns.task in given.columns else None
+    known = split_tasks(given, Columns(task, fitted.columns.x, fitted.columns.y), str(context))
+    say(known.note)
+    frame = _grid(fitted, task, [each.name for each in known.tasks]) if at == "auto" else read_frame(Path(at))
+    queries = split_tasks(frame, Columns(task, fitted.columns.x), at)
+    say(queries.note)
+    contexts = {each.name: each for each in known.tasks}
+    unknown = [each.name for each in queries.tasks if each.name not in contexts]
+    if unknown:
+        say(f"{len(unknown)} tasks have no context, the first is '{unknown[0]}'; theirs is the prior prediction")
+    outside = sum(int(fitted.scale.outside(each.x).sum()) for each in queries.tasks)
+    if outside:
+        say(f"{outside} rows lie outside the inputs of training; nothing was learned about functions there")
+    parts = [_rows(fitted, contexts.get(each.name), each, samples) for each in queries.tasks]
+    write_predictions(frame, parts, out)
+    typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(parts)} tasks")
+    if plot is not None:
+        from nvdp.plots.tables import figure_tables
+
+        if len(fitted.columns.x) > 1:
+            raise InputError(f"--plot draws functions of one input; this model has {len(fitted.columns.x)}")
+        panels = [_context_panel(fitted, each) for each in known.tasks[:DRAWN]]
+        for path in figure_tables(panels, plot, fitted.columns.x[0], fitted.columns.y[0]):
+            typer.echo(f"drew {path}")
+
+
+def _grid(fitted: "FittedModel", task: str | None, names: list[str]) -> "pd.DataFrame":
+    import pandas as pd
+
+    assert fitted.columns is not None
+    if len(fitted.columns.x) > 1:
+        raise InputError(f"--at auto makes a grid of one input; this model has {len(fitted.columns.x)}: give a file")
+    x = np.linspace(fitted.scale.x_low[0], fitted.scale.x_high[0], GRID)
+    columns: dict[str, Any] = {fitted.columns.x[0]: np.tile(x, len(names))}
+    return pd.DataFrame({task: np.repeat(names, GRID), **columns} if task else columns)
+
+
+def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int) -> Any:
+    config = fitted.model.config
+    known = (np.empty((0, config.x_dim)), np.empty((0, config.y_dim))) if context is None else (context.x, context.y)
+    posterior = fitted.model.adapt(fitted.scale.x_in(known[0]), fitted.scale.y_in(known[1]))
+    return fitted.scale.y_out(posterior.predict(fitted.scale.x_in(x), samples))
+
+
+def _rows(fitted: "FittedModel", context: "TableTask | None", query: "TableTask", samples: int) -> "pd.DataFrame":
+    assert fitted.columns is not None
+    return predicted_rows(query.rows, _prediction(fitted, context, query.x, samples), fitted.columns.y)
+
+
+def _context_panel(fitted: "FittedModel", context: "TableTask") -> "TablePanel":
+    return _panel(fitted, context.name, context, np.empty((0, 2)))
+
+
+def _held_out_panel(fitted: "FittedModel", case: "Task", index: int) -> "TablePanel":
+    from nvdp.data.tables import TableTask
+
+    scale = fitted.scale
+
+    def back(values: Any, centre: tuple[float, ...], spread: tuple[float, ...]) -> np.ndarray:
+        return values.double().numpy() * np.array(spread) + np.array(centre)
+
+    x, y, x_other, y_other = (
+        back(
+            getattr(case, name),
+            *((scale.x_centre, scale.x_spread) if name[0] == "x" else (scale.y_centre, scale.y_spread)),
+        )
+        for name in ("x_context", "y_context", "x_target", "y_target")
+    )
+    others = np.stack([x_other[:, 0], y_other[:, 0]], 1)
+    return _panel(fitted, f"held-out task {index + 1}", TableTask("", x, y, np.arange(len(x))), others)
+
+
+def _panel(fitted: "FittedModel", title: str, context: "TableTask", others: np.ndarray) -> "TablePanel":
+    from nvdp.plots.tables import TablePanel
+
+    low, high = min(fitted.scale.x_low[0], context.x.min()), max(fitted.scale.x_high[0], context.x.max())
+    x = np.linspace(low, high, GRID)
+    prediction = _prediction(fitted, context, x[:, None], SAMPLES)
+    mean, lower, upper = (
+        part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
+    )
+    return TablePanel(title, x, mean, lower, upper, context.x[:, 0], context.y[:, 0], others[:, 0], others[:, 1])

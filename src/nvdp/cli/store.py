@@ -1,0 +1,99 @@
+"""Commands about a store of many small tasks: observe, predict and stats."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nvdp.cli import app
+from nvdp.errors import InputError
+
+store = typer.Typer(help="Keep the states of many small tasks in one file.", no_args_is_help=True)
+app.add_typer(store, name="store")
+
+File = Annotated[Path, typer.Argument(help="The store, an SQLite file; observe makes it if it is not there.")]
+Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")]
+Model = Annotated[str, typer.Option(help="A run folder, a folder of `nvdp fit`, or a pretrained name: gp.")]
+TaskColumn = Annotated[str, typer.Option(help="The column that names the task.")]
+Inputs = Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")]
+Outputs = Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")]
+BATCH = 1_000  # tasks in one transaction
+
+
+@store.command()
+def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs, y: Outputs) -> None:
+    """Take in the rows of a table; tasks that are known already go on from where they are.
+
+    Example: nvdp store observe trees.db new_rows.csv --model gp --task tree --x day --y size
+    """
+    from nvdp.cli.tables import column_names, say
+    from nvdp.data.tables import Columns, read_tasks
+    from nvdp.fitted import load_fitted
+    from nvdp.store import TaskStore
+
+    fitted = load_fitted(model)
+    rows = read_tasks(table, Columns(task, column_names(x), column_names(y)))
+    say(rows.note)
+    with TaskStore(file, fitted.model) as tasks:
+        for start in range(0, len(rows.tasks), BATCH):
+            part = rows.tasks[start : start + BATCH]
+            xs, ys = [fitted.scale.x_in(each.x) for each in part], [fitted.scale.y_in(each.y) for each in part]
+            tasks.observe_many([each.name for each in part], xs, ys)
+        points = sum(len(each.x) for each in rows.tasks)
+        typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {file} holds {len(tasks)} tasks")
+
+
+@store.command()
+def predict(
+    file: File,
+    at: Annotated[Path, typer.Argument(help="A CSV or Parquet file with the task and input columns.")],
+    model: Model,
+    task: TaskColumn,
+    x: Inputs,
+    out: Annotated[Path, typer.Option(help="The CSV to write: the rows of AT with mean, std, q05, q50 and q95.")],
+    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction.", min=1)] = 64,
+) -> None:
+    """Predict at the rows of a table, each from what the store knows of its task.
+
+    Example: nvdp store predict trees.db grid.csv --model gp --task tree --x day --out predictions.csv
+    """
+    from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
+    from nvdp.data.tables import Columns, read_frame, split_tasks
+    from nvdp.fitted import load_fitted
+    from nvdp.store import TaskStore
+
+    fitted = load_fitted(model)
+    if not file.exists():
+        raise InputError(f"{file} does not exist; `nvdp store observe` makes it")
+    frame = read_frame(at)
+    queries = split_tasks(frame, Columns(task, column_names(x)), str(at))
+    say(queries.note)
+    with TaskStore(file, fitted.model) as tasks:
+        unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
+        parts = []
+        for each in queries.tasks:
+            prediction = tasks.predict(each.name, fitted.scale.x_in(each.x), samples)
+            parts.append(predicted_rows(each.rows, fitted.scale.y_out(prediction)))
+    if unknown:
+        say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")
+    write_predictions(frame, parts, out)
+    typer.echo(f"wrote {out}: {sum(map(len, (each.rows for each in queries.tasks)))} predictions")
+
+
+@store.command()
+def stats(
+    file: File,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a line.")] = False,
+) -> None:
+    """Say how many tasks and points a store holds, and its size on disk."""
+    from nvdp.store import store_stats
+
+    numbers = store_stats(file)
+    if as_json:
+        typer.echo(json.dumps(numbers))
+        return
+    typer.echo(
+        f"{numbers['tasks']} tasks, {numbers['points']} points, {numbers['bytes'] / 1e6:.1f} MB, "
+        f"{numbers['bytes_per_task']} bytes a task"
+    )

@@ -1,0 +1,72 @@
+"""The command that opens the page: ``nvdp serve``."""
+
+import importlib.util
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nvdp.cli import app
+from nvdp.errors import InputError
+from nvdp.loading import find_run
+
+EXTRA = ("fastapi", "uvicorn")
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8765,
+    run: Annotated[
+        list[Path] | None,
+        typer.Option(help="The folder of a run to show beside the pretrained models; may be given several times."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in, without a password.")
+    ] = "127.0.0.1",
+    workers: Annotated[
+        int | None, typer.Option(help="Threads that compute. (default: one for each core)", min=1, max=256)
+    ] = None,
+) -> None:
+    r"""Open a page on which to touch the uncertainty: click points, drag them, see the posterior move.
+
+    Functions: a model's prediction beside the exact GP's, with its dropout rates. Images: reveal the pixels of a digit.
+    Everything stays on this machine and works offline; Ctrl+C ends it. Needs the extra: pip install 'nvdp\[web]'
+
+    Examples: nvdp serve
+              nvdp serve --run runs/cnp --run runs/digits --port 9000
+    """
+    missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
+    if missing:
+        raise InputError(f"nvdp serve needs {' and '.join(missing)}: pip install 'nvdp[web]'")
+    listening = _listen(host, port)
+    with listening:
+        import uvicorn
+
+        from nvdp.runtime import use_threads
+        from nvdp.web.pool import Pool
+        from nvdp.web.served import served_models
+        from nvdp.web.server import create_app
+
+        use_threads(1)
+        served = served_models([find_run(folder) for folder in run or []])
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C ends it")
+        config = uvicorn.Config(create_app(served, Pool(workers)), log_level="warning", timeout_keep_alive=30)
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket, before anything slow is loaded: a busy port is told at once."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}: {error.strerror or error}") from None
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None
+    return listening

@@ -1,0 +1,69 @@
+"""A model with the units and columns of the table it was fitted to, and its folder: a run's, with fit.json beside."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nvdp.data.gp import DOMAIN
+from nvdp.data.tables import Columns
+from nvdp.errors import InputError
+from nvdp.files import write_text
+from nvdp.loading import find_run, load
+from nvdp.models.base import MetaModel
+from nvdp.scaling import DataScale
+from nvdp.training.config import RunConfig
+from nvdp.training.run_folder import CONFIG, load_run, save_model, start_run
+
+FIT, FIT_VERSION = "fit.json", 1
+
+
+@dataclass(frozen=True)
+class FittedModel:
+    """A model and how to speak to it; `columns` are those of its table, if it was fitted to one."""
+
+    config: RunConfig
+    model: MetaModel
+    scale: DataScale
+    columns: Columns | None = None
+
+
+def save_fitted(folder: Path, fitted: FittedModel, steps: int, report: dict[str, Any]) -> None:
+    """Write a fitted model into the folder that `start_run` made for it."""
+    save_model(folder, fitted.model, steps)
+    columns = None if fitted.columns is None else asdict(fitted.columns)
+    about = {"version": FIT_VERSION, "scale": fitted.scale.to_dict(), "columns": columns, "report": report}
+    write_text(folder / FIT, json.dumps(about, indent=1) + "\n")
+
+
+def start_fit(folder: Path, config: RunConfig) -> None:
+    """Make the folder, before any time is spent on training."""
+    start_run(folder, config, resume=False)
+
+
+def load_fitted(name_or_folder: str | Path) -> FittedModel:
+    """A fitted model from its folder; of a run, or a pretrained model, the units are its own.
+
+    >>> load_fitted("gp").scale.x_high
+    (2.0,)
+    """
+    folder = find_run(name_or_folder)
+    if not folder.is_dir():
+        load(name_or_folder)  # tells what there is instead
+    if not (folder / FIT).exists() and not (folder / CONFIG).exists():
+        raise InputError(f"{folder} holds no fitted model: {FIT} and {CONFIG} are missing")
+    config, model, _ = load_run(folder)
+    if not (folder / FIT).exists():
+        bounds = DOMAIN if config.task == "gp" else ()
+        scale = DataScale.identity(model.config.x_dim, model.config.y_dim, *bounds)
+        return FittedModel(config, model, scale)
+    try:
+        about = json.loads((folder / FIT).read_text())
+        version, scale, columns = about["version"], DataScale.from_dict(about["scale"]), about["columns"]
+        if columns is not None:
+            columns = Columns(columns["task"], tuple(columns["x"]), tuple(columns["y"]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / FIT} is damaged: {error}") from None
+    if version != FIT_VERSION:
+        raise InputError(f"{folder / FIT} has format version {version}; this nvdp reads {FIT_VERSION}")
+    return FittedModel(config, model, scale, columns)

@@ -1,0 +1,131 @@
+"""The server: three routes over `Served.answer` and a folder of static files. It keeps nothing about its visitors."""
+
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse
+from fastapi.staticfiles import StaticFiles
+from jaxtyping import Float
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+
+import nvdp
+from nvdp.errors import InputError, unknown_name
+from nvdp.web.answers import Answer
+from nvdp.web.body_limit import BodyLimit
+from nvdp.web.pool import Pool, PoolFull
+from nvdp.web.refusals import first_fault, refusal
+from nvdp.web.schemas import AdaptAnswer, AdaptRequest, ModelEntry, Refusal, SuggestAnswer
+from nvdp.web.served import Served, served_models
+
+STATIC = Path(__file__).parent / "static"
+HEADERS = {
+    # Everything the page needs is here; it talks to no other place.
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    code: {"model": Refusal, "description": text}
+    for code, text in {
+        400: "not JSON",
+        404: "no such model",
+        413: "the body is too long",
+        422: "a value of a wrong type, size or range",
+        503: "too many requests are waiting",
+    }.items()
+}
+
+
+def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = None) -> FastAPI:
+    """The application over these models, or over the pretrained ones.
+
+    >>> sorted(path for path in create_app().openapi()["paths"])
+    ['/api/adapt', '/api/models', '/api/suggest']
+    """
+    models = served_models() if served is None else served
+    workers = Pool() if pool is None else pool
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        workers.close()
+
+    app = FastAPI(
+        title="nvdp",
+        version=nvdp.__version__,
+        description="Adapt a model to a few points and predict, with an uncertainty, at once.",
+        docs_url=None,  # FastAPI's own page asks a CDN for its script; /docs is ours
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+    )
+    app.add_middleware(BodyLimit)
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
+    app.middleware("http")(_with_headers)
+    _add_refusals(app)
+
+    async def ask(request: AdaptRequest, form: Callable[[Answer, Float[np.ndarray, "query x"]], Any]) -> Response:
+        if request.model not in models:
+            return refusal(404, str(unknown_name("model", request.model, models)))
+        model = models[request.model]
+        entry = model.entry
+        x, y, query = request.arrays(entry.x_dim, entry.y_dim, entry.most_context)
+
+        def job() -> str:
+            return json.dumps(form(model.answer(x, y, query, request.samples, request.seed), query))
+
+        return Response(await workers.run(job), media_type="application/json")
+
+    @app.get("/api/models", response_model=list[ModelEntry])
+    async def list_models() -> list[ModelEntry]:
+        """The models that can be asked."""
+        return [model.entry for model in models.values()]
+
+    @app.post("/api/adapt", response_model=AdaptAnswer, responses=REFUSALS)
+    async def adapt(request: AdaptRequest) -> Response:
+        """Adapt a model to a context and predict at the query: mean, deviation, sampled functions, dropout rates."""
+        return await ask(request, lambda answer, query: answer.to_json())
+
+    @app.post("/api/suggest", response_model=SuggestAnswer, responses=REFUSALS)
+    async def suggest(request: AdaptRequest) -> Response:
+        """Where to look next: the query point that the model is least sure of."""
+        return await ask(request, lambda answer, query: answer.most_uncertain(query))
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(STATIC / "docs.html")
+
+    app.mount("/", StaticFiles(directory=STATIC, html=True))
+    return app
+
+
+async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
+    response: Response = await call_next(request)
+    response.headers.update(HEADERS)
+    return response
+
+
+def _add_refusals(app: FastAPI) -> None:
+    @app.exception_handler(RequestValidationError)
+    async def not_valid(request: Request, error: RequestValidationError) -> Response:
+        return refusal(422, first_fault(list(error.errors())))
+
+    @app.exception_handler(InputError)
+    async def bad_input(request: Request, error: InputError) -> Response:
+        return refusal(422, str(error))
+
+    @app.exception_handler(PoolFull)
+    async def full(request: Request, error: PoolFull) -> Response:
+        return refusal(503, str(error), {"Retry-After": "1"})
+
+    @app.exception_handler(HTTPException)
+    async def not_found(request: Request, error: HTTPException) -> Response:
+        return refusal(error.status_code, str(error.detail), dict(error.headers or {}))

@@ -1,0 +1,37 @@
+// Which page is shown: the hash names it; the Images page exists only where a model of pictures is served.
+import { models } from "./api.js";
+import { startFunctions } from "./functions.js";
+import { startImages } from "./images.js";
+
+const STARTS = { functions: startFunctions, images: startImages };
+const trouble = document.querySelector(".trouble");
+
+export function tell(reason) {
+  trouble.hidden = !reason;
+  trouble.textContent = reason ?? "";
+}
+
+async function open() {
+  const all = await models();
+  const started = new Set();
+  const pages = Object.keys(STARTS).filter((page) => all.some((model) => model.page === page));
+  for (const link of document.querySelectorAll("nav [data-page]")) link.hidden = !pages.includes(link.dataset.page);
+
+  const show = () => {
+    const wanted = location.hash.slice(1);
+    const current = pages.includes(wanted) ? wanted : pages[0];
+    for (const page of Object.keys(STARTS)) document.getElementById(page).hidden = page !== current;
+    for (const link of document.querySelectorAll("nav [data-page]")) {
+      if (link.dataset.page === current) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    if (!started.has(current)) {
+      started.add(current);
+      STARTS[current](all.filter((model) => model.page === current), tell);
+    }
+  };
+  addEventListener("hashchange", show);
+  show();
+}
+
+open().catch((error) => tell(error.message));

@@ -1,0 +1,83 @@
+"""Tables as people have them: what is read, what is left out and what is refused, with its line."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from nvdp.data.tables import Columns, read_tasks
+from nvdp.errors import InputError
+
+COLUMNS = Columns("tree", ("day",), ("size",))
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A function (text) -> the tasks of a CSV file with that text."""
+
+    def read(text, columns=COLUMNS):
+        path = tmp_path / "table.csv"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return read_tasks(path, columns)
+
+    return read
+
+
+def test_tasks_come_in_order_with_their_rows_however_mixed(table):
+    read = table("tree,day,size\nb,2,20\na,1,10\nb,1,15\n")
+    assert [(task.name, task.x[:, 0].tolist(), task.rows.tolist()) for task in read.tasks] == [
+        ("b", [2.0, 1.0], [0, 2]),
+        ("a", [1.0], [1]),
+    ]
+    assert read.note is None
+
+
+def test_a_name_that_looks_like_a_number_is_kept_as_it_is(table):
+    assert [task.name for task in table("tree,day,size\n007,1,1\n7,1,1\n").tasks] == ["007", "7"]
+
+
+def test_rows_with_an_empty_cell_are_left_out_and_counted(table):
+    read = table("tree,day,size\na,1,10\na,,3\na,2,NA\n,3,4\na,4,nan\na,5,50\n")
+    assert read.tasks[0].y[:, 0].tolist() == [10.0, 50.0]
+    assert (read.rows, read.dropped) == (6, 4)
+
+
+def test_spaces_a_mark_of_order_and_scientific_notation_are_read(table):
+    read = table(b"\xef\xbb\xbftree,day,size\n a , 1e1, -2.5E-3 \n")
+    assert (read.tasks[0].name, read.tasks[0].x.item(), read.tasks[0].y.item()) == ("a", 10.0, -0.0025)
+
+
+def test_a_frame_of_numbers_is_read_like_a_file():
+    from nvdp.data.tables import split_tasks
+
+    frame = pd.DataFrame({"tree": [1, 1, 2], "day": [0.0, np.nan, 2.0], "size": [1, 2, 3]}, index=[7, 7, 9])
+    read = split_tasks(frame, COLUMNS)
+    assert [(task.name, task.rows.tolist()) for task in read.tasks] == [("1", [0]), ("2", [2])]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tree,day\na,1\n", "unknown column 'size'"),
+        ("tree,dya,size\na,1,2\n", "unknown column 'day'; did you mean 'dya'"),
+        ("tree,day,size\na,1,2\na,2,tall\n", "column 'size' holds 'tall' in line 3; expected a number"),
+        ("tree,day,size\na,1,inf\n", "column 'size' holds inf in line 2"),
+        ("tree,day,size\na,-Infinity,2\n", "column 'day' holds -inf in line 2"),
+        ("tree,day,size\n", "0 rows"),
+        ("", "is empty"),
+        ("tree,day,size\na,,1\nb,1,\n", "each of its 2 rows has an empty cell"),
+        ("tree,day,size\na,1,2\na,1,2,3,4\n", "cannot be read as a table"),
+        (b"\xff\xfe\x00\x01,\x80\n", "cannot be read as a table"),
+    ],
+)
+def test_a_bad_table_is_one_line(table, text, words):
+    with pytest.raises(InputError) as caught:
+        table(text)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_columns_have_one_part_each(tmp_path):
+    with pytest.raises(InputError, match="'day' is named 2 times"):
+        Columns("tree", ("day",), ("day",))
+    with pytest.raises(InputError, match="does not exist"):
+        read_tasks(tmp_path / "absent.csv", COLUMNS)

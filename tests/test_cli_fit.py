@@ -1,0 +1,123 @@
+"""From a table to predictions: `nvdp fit` and `nvdp predict` on good tables and on every kind of bad one."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from nvdp.cli import app, fit, store  # noqa: F401  (they add their commands)
+from nvdp.errors import InputError
+
+COLUMNS = ["--task", "tree", "--x", "day", "--y", "size"]
+FEW = ["--steps", "6", "--quiet"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(each) for each in arguments])
+
+
+def growth(tasks=12, rows=6, seed=0):
+    random = np.random.default_rng(seed)
+    day = random.uniform(0, 10, (tasks, rows))
+    size = random.normal(5, 1, (tasks, 1)) * day + random.normal(0, 0.1, day.shape)
+    return pd.DataFrame({"tree": np.repeat(np.arange(tasks), rows), "day": day.ravel(), "size": size.ravel()})
+
+
+def fitted(frame, folder, *more):
+    frame.to_csv(folder / "table.csv", index=False)
+    return run("fit", folder / "table.csv", *COLUMNS, "--out", folder / "model", *FEW, *more)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    result = fitted(growth(), folder)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    return folder / "model"
+
+
+def test_a_fit_leaves_a_model_its_scores_beside_two_rivals_and_a_figure(model):
+    names = {path.name for path in model.iterdir()}
+    assert names == {"config.json", "model.safetensors", "fit.json", "heldout.png", "heldout.pdf"}
+    report = json.loads((model / "fit.json").read_text())["report"]
+    assert list(report["scores"]) == ["nvdp", "GP on the context alone", "mean curve of all tasks"]
+    assert report["tasks"]["training"] + report["tasks"]["ending"] + report["tasks"]["scored"] == 12
+    assert all(np.isfinite(list(row.values())).all() for row in report["scores"].values())
+
+
+def test_several_new_tasks_are_predicted_at_the_rows_that_are_asked_for(model, tmp_path):
+    growth(3, seed=1).to_csv(tmp_path / "new.csv", index=False)
+    (tmp_path / "at.csv").write_text("remark,tree,day\nx,1,5\ny,0,2\nz,9,3\n")
+    out = tmp_path / "pred.csv"
+    arguments = ["predict", model, "--context", tmp_path / "new.csv", "--at", tmp_path / "at.csv", "--out", out]
+    result = run(*arguments, "--plot", tmp_path / "pred.png")
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert "no context, the first is '9'" in result.output
+    written = pd.read_csv(out)
+    assert list(written) == ["remark", "tree", "day", "mean", "std", "q05", "q50", "q95"]
+    assert written["remark"].tolist() == ["x", "y", "z"]
+    assert (written["q05"] < written["q50"]).all()
+    assert (written["q50"] < written["q95"]).all()
+    assert (tmp_path / "pred.png").stat().st_size > 5_000
+
+
+def test_a_grid_is_made_for_each_task_and_a_file_without_tasks_is_one(model, tmp_path):
+    new = growth(2, seed=1)
+    new.to_csv(tmp_path / "two.csv", index=False)
+    new[new["tree"] == 0].drop(columns="tree").to_csv(tmp_path / "one.csv", index=False)
+    for name, tasks in (("two.csv", 2), ("one.csv", 1)):
+        result = run("predict", model, "--context", tmp_path / name, "--at", "auto", "--out", tmp_path / "p.csv")
+        assert result.exit_code == 0, result.output + repr(result.exception)
+        assert len(pd.read_csv(tmp_path / "p.csv")) == 200 * tasks
+
+
+def changed(**columns):
+    return growth().assign(**columns)
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [
+        (growth().drop(columns="size"), "unknown column 'size'"),
+        (changed(size=["tall"] + [1.0] * 71), "holds 'tall' in line 2"),
+        (growth(1), "1 tasks, 1 of them with at least 2 whole rows"),
+        (growth(12, rows=1), "12 tasks, 0 of them with at least 2"),
+        (changed(size=np.inf), "holds inf in line 2"),
+        (growth(0), "0 rows"),
+    ],
+    ids=["column", "text", "one task", "one row", "infinite", "empty"],
+)
+def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
+    result = fitted(frame, tmp_path)
+    assert isinstance(result.exception, InputError)
+    assert words in str(result.exception)
+    assert "\n" not in str(result.exception)
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("frame", "words"),
+    [(changed(day=3.0), ""), (changed(size=7.0), "'size' is constant"), (growth(2), "so few tasks")],
+    ids=["same x", "constant y", "two tasks"],
+)
+def test_an_odd_table_has_a_finite_answer(frame, words, tmp_path):
+    result = fitted(frame, tmp_path)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert words in result.output
+    scores = json.loads((tmp_path / "model" / "fit.json").read_text())["report"]["scores"]
+    assert all(np.isfinite(list(row.values())).all() for row in scores.values())
+
+
+def test_two_hundred_thousand_rows_are_no_trouble(tmp_path):
+    result = fitted(growth(20, rows=10_000), tmp_path)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+
+
+def test_a_folder_in_use_and_one_that_was_not_fitted_are_one_line(model, tmp_path):
+    growth().to_csv(tmp_path / "table.csv", index=False)
+    again = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", model, *FEW)
+    assert "already holds a run" in str(again.exception)
+    other = run("predict", "gp", "--context", tmp_path / "table.csv", "--out", tmp_path / "p.csv")
+    assert "was not fitted to a table" in str(other.exception)

@@ -1,0 +1,167 @@
+"""scikit-learn's habits: parameters, clones, pipelines, pickles, and what a meta-learner adds to them."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import check_estimator
+
+from nvdp.data.gp import GPTasks
+from nvdp.errors import InputError
+from nvdp.estimators import NVDPRegressor
+
+X = np.array([[-1.0], [0.0], [1.0]])
+Y = np.array([0.3, 0.9, 0.1])
+AT = np.array([[-0.5], [0.5], [0.7]])
+
+
+def lines(count, seed=0, outputs=1):
+    """Tasks that are lines through about (5, 100), each with its own slope."""
+    random = np.random.default_rng(seed)
+    tasks = []
+    for _ in range(count):
+        x = random.uniform(0, 10, (8, 1))
+        y = 100 + random.normal() * 3 * (x - 5) + 0.1 * random.normal(size=x.shape)
+        tasks.append((x, y[:, 0] if outputs == 1 else np.hstack([y] * outputs)))
+    return tasks
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return NVDPRegressor("cnp", steps=400).meta_fit(lines(300))
+
+
+@pytest.fixture
+def pretrained():
+    return NVDPRegressor.from_pretrained("gp").fit(X, Y)
+
+
+def test_two_points_tell_the_slope_of_a_line(learned):
+    up, down = (learned.fit([[9.0], [8.0]], [100 + s * 12, 100 + s * 9]).predict([[2.0]])[0] for s in (1, -1))
+    assert up < down - 3
+
+
+def test_predictions_come_in_every_form(pretrained):
+    mean, std = pretrained.predict(AT, return_std=True)
+    assert (mean.shape, std.shape) == ((3,), (3,))
+    low, middle, high = pretrained.predict(AT, quantiles=[0.05, 0.5, 0.95]).T
+    assert (low < middle).all()
+    assert (middle < high).all()
+    _, covariance = pretrained.predict(AT, return_cov=True)
+    np.testing.assert_allclose(covariance, covariance.T)
+    np.testing.assert_allclose(np.sqrt(np.diag(covariance)), std, rtol=0.2)
+    samples = pretrained.sample_y(AT, 300)
+    np.testing.assert_allclose(samples.mean(1), mean, atol=0.05)
+    assert pretrained.sample_y(AT, 300, noise=True).std(1).min() > samples.std(1).min()
+    assert ((pretrained.dropout_rates_ > 0) & (pretrained.dropout_rates_ < 1)).all()
+    with pytest.raises(InputError, match="one of return_std"):
+        pretrained.predict(AT, return_std=True, return_cov=True)
+
+
+def test_a_clone_keeps_what_was_learned_and_drops_the_context(pretrained):
+    twin = clone(pretrained)
+    with pytest.raises(NotFittedError):
+        twin.predict(AT)
+    np.testing.assert_array_equal(twin.fit(X, Y).predict(AT), pretrained.predict(AT))
+    assert twin.get_params() == pretrained.get_params()
+
+
+def test_a_pickle_predicts_the_same(pretrained):
+    again = pickle.loads(pickle.dumps(pretrained))
+    np.testing.assert_allclose(again.predict(AT), pretrained.predict(AT), rtol=1e-6)
+    assert pickle.loads(pickle.dumps(NVDPRegressor(steps=3))).steps == 3
+
+
+def test_it_works_at_the_end_of_a_pipeline(pretrained):
+    pipeline = make_pipeline(FunctionTransformer(lambda x: x / 10), clone(pretrained)).fit(10 * X, Y)
+    np.testing.assert_allclose(pipeline.predict(10 * AT), pretrained.predict(AT), rtol=1e-5)
+
+
+def test_missing_rows_are_left_out_and_far_queries_are_warned_of(pretrained):
+    expected = pretrained.predict(AT)
+    with pytest.warns(UserWarning, match="left out 1 of 4 rows without an output"):
+        pretrained.fit(np.vstack([X, [[0.5]]]), [*Y, np.nan])
+    np.testing.assert_allclose(pretrained.predict(AT), expected, rtol=1e-5)
+    with pytest.warns(UserWarning, match=r"1 of 1 points lie outside .* \[-2, 2\]"):
+        pretrained.predict([[3.0]])
+
+
+@pytest.mark.parametrize("model", ["cnp", "np+cnp"])
+def test_any_regression_model_and_several_outputs(model):
+    regressor = NVDPRegressor(model, steps=6).meta_fit(lines(4, outputs=2))
+    x, y = lines(1, outputs=2)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mean, std = regressor.fit(x, y).predict(x, return_std=True)
+        assert mean.shape == std.shape == y.shape
+        assert regressor.predict(x, return_cov=True)[1].shape == (8, 8, 2)
+        assert regressor.sample_y(x, 5).shape == (8, 2, 5)
+    assert not hasattr(regressor, "dropout_rates_")
+
+
+def test_tasks_may_be_a_frame_or_a_generator():
+    parts = [pd.DataFrame({"tree": k, "day": x[:, 0], "size": y}) for k, (x, y) in enumerate(lines(4))]
+    frame = NVDPRegressor(steps=4).meta_fit(pd.concat(parts), task="tree", x="day", y="size")
+    same = NVDPRegressor(steps=4).meta_fit(lines(4))
+    assert frame.meta_score_ == pytest.approx(same.meta_score_, abs=1e-4)
+    batch = GPTasks().training_batch(0, 0, 4)
+    assert np.isfinite(NVDPRegressor(steps=4).meta_fit(iter(batch)).meta_score_)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "words"),
+    [
+        ([], "0 tasks have at least 2 points"),
+        (lines(1), "1 tasks have at least 2 points"),
+        ([([0, 1], [0, 1]), ([[0, 1], [1, 2]], [0, 1])], r"got \[\(1, 1\), \(2, 1\)\]"),
+        ([([0, 1], [0, np.inf])], "infinite value in row 1"),
+        ([([0, 1], [0])], "X has 2 rows and y 1"),
+        ([5, 6], "task 0 is a int"),
+        (pd.DataFrame({"a": [1]}), "names of its columns"),
+    ],
+)
+def test_tasks_that_cannot_be_learned_from_are_one_line(tasks, words):
+    with pytest.raises(InputError, match=words):
+        NVDPRegressor(steps=2).meta_fit(tasks)
+
+
+def test_without_tasks_there_is_nothing_to_fit_with():
+    with pytest.raises(NotFittedError, match="meta_fit"):
+        NVDPRegressor().fit(X, Y)
+
+
+class LearnsAtOnce(NVDPRegressor):
+    """Meta-trains for one step on the rows it is given, as checks know of `fit` alone."""
+
+    def fit(self, X, y):
+        rows, values = np.asarray(X), np.asarray(y)
+        shape = (rows.shape[1:], values.shape[1:])
+        if rows.ndim == 2 and len(rows) > 1 and values.ndim in (1, 2) and shape != getattr(self, "_shape", None):
+            try:
+                numbers = [(rows.astype(float), values.astype(float))] * 2
+                self._fitted = NVDPRegressor(steps=1).meta_fit(numbers)._fitted
+                self._shape = shape
+            except (ValueError, TypeError):
+                pass  # what is wrong is told by fit
+        return super().fit(X, y)
+
+
+EXCEPTIONS = {
+    "check_fit2d_1sample": "one row holds no tasks to learn from; a regressor that has learned takes one row",
+    "check_estimators_pickle": "it predicts at missing inputs; those of a context may be missing, not those of a query",
+    "check_do_not_raise_errors_in_init_or_set_params": "types of arguments are checked at run time while testing",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_checks_of_scikit_learn_pass_but_for_those_that_a_meta_learner_cannot():
+    results = check_estimator(LearnsAtOnce(samples=2), on_fail=None, on_skip=None)
+    failed = {r["check_name"]: str(r["exception"])[:300] for r in results if r["status"] == "failed"}
+    assert not set(failed) - set(EXCEPTIONS), failed
+    assert sum(r["status"] == "passed" for r in results) > 30

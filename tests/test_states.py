@@ -1,0 +1,119 @@
+"""A task's state: as good as its points, whatever the model, and refused where it does not belong."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from nvdp.errors import InputError
+from nvdp.models.registry import MODELS, build_model
+from nvdp.states import TaskState, posterior_from_bytes
+
+NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
+VARIANTS = [(name, {}) for name in NAMES]
+VARIANTS += [("nvdp", {"task_norm": True}), ("nvdp", {"decoder_sees": "x,r", "count_feature": True})]
+VARIANTS += [("np+cnp", {"count_feature": True, "task_norm": True}), ("cnp", {"x_centre": 0.5, "y_scale": 2.0})]
+
+
+@pytest.fixture(params=VARIANTS, ids=lambda v: "-".join([v[0], *map(str, v[1])]))
+def model(request, small_config):
+    name, changes = request.param
+    return build_model(small_config(name, x_dim=2, y_dim=3, **changes)).eval().requires_grad_(False)
+
+
+@pytest.fixture
+def nvdp_model(small_config):
+    return build_model(small_config("nvdp")).eval().requires_grad_(False)
+
+
+def same(a, b, x, tolerance=1e-5):
+    for samples in (0, 4):
+        ours, theirs = a.predict(x, samples), b.predict(x, samples)
+        torch.testing.assert_close(ours.functions, theirs.functions, atol=tolerance, rtol=tolerance)
+        torch.testing.assert_close(ours.stds, theirs.stds, atol=tolerance, rtol=tolerance)
+
+
+def test_points_taken_in_one_by_one_equal_adapting_to_all_of_them(model, make_task):
+    task = make_task(7, 3, 2, 3)
+    posterior = TaskState.empty(model).posterior()
+    for x, y in zip(task.x_context, task.y_context, strict=True):
+        posterior = posterior.update(x[None], y[None])
+    same(posterior, model.adapt(task.x_context, task.y_context), task.x_target)
+
+
+def test_forgotten_points_leave_nothing(model, make_task):
+    task = make_task(9, 3, 2, 3)
+    x, y = task.x_context, task.y_context
+    posterior = TaskState.of(model, x, y).posterior()
+    same(posterior.forget(x[4:], y[4:]), model.adapt(x[:4], y[:4]), task.x_target)
+    nothing = posterior.forget(x, y)
+    assert nothing.memory.counts.item() == 0
+    assert not nothing.memory.sums.any()
+    same(nothing, model.adapt(x[:0], y[:0]), task.x_target, 0)
+
+
+def test_a_thousand_points_forgotten_leave_the_one_that_is_not(nvdp_model, generator):
+    """In float32 the sum of a thousand others would have swallowed the last digits of the one that stays."""
+    x, y = torch.randn(1_001, 1, generator=generator), torch.randn(1_001, 1, generator=generator)
+    state = TaskState.of(nvdp_model, x, y)
+    for start in range(1, 1_001, 100):
+        state = state.forget(x[start : start + 100], y[start : start + 100])
+    alone = TaskState.of(nvdp_model, x[:1], y[:1])
+    torch.testing.assert_close(state.sums, alone.sums, atol=1e-5, rtol=1e-5)
+
+
+def test_several_tasks_with_masks_at_once(model, ragged_batch):
+    batch = ragged_batch(2, 3)
+    state = TaskState.empty(model, len(batch)).update(batch.context).update(batch.target)
+    same(state.posterior(), model.adapt(batch.whole), batch.x)
+    same(state.forget(batch.target).posterior(), model.adapt(batch.context), batch.x)
+
+
+def test_bytes_give_the_same_posterior_again(model, make_task):
+    task = make_task(5, 3, 2, 3)
+    posterior = TaskState.of(model, task.x_context, task.y_context).posterior()
+    again = posterior_from_bytes(model, posterior.to_bytes())
+    same(again, posterior, task.x_target, 0)
+    assert again.predict(task.x_target).mean.dim() == 2
+    assert again.to_bytes() == posterior.to_bytes()
+
+
+def test_a_state_does_not_grow_with_its_points(nvdp_model, make_task):
+    few, many = (TaskState.of(nvdp_model, t.x_context, t.y_context) for t in (make_task(1, 1), make_task(500, 1)))
+    assert len(few.to_bytes()) == len(many.to_bytes())
+
+
+def test_bytes_of_another_model_are_refused(nvdp_model, small_config):
+    data = TaskState.of(nvdp_model, [0.0], [1.0]).to_bytes()
+    other = build_model(small_config("nvdp"), seed=1).eval()
+    with pytest.raises(InputError, match="this model's is"):
+        posterior_from_bytes(other, data)
+    assert posterior_from_bytes(build_model(small_config("nvdp")).eval(), data).memory.counts.item() == 1
+
+
+def test_every_damaged_byte_and_every_cut_is_found(nvdp_model):
+    data = TaskState.of(nvdp_model, [0.0], [1.0]).to_bytes()
+    for index in range(len(data)):
+        with pytest.raises(InputError):
+            posterior_from_bytes(nvdp_model, data[:index] + bytes([data[index] ^ 1]) + data[index + 1 :])
+        with pytest.raises(InputError):
+            posterior_from_bytes(nvdp_model, data[:index])
+    with pytest.raises(InputError, match="checksum"):
+        posterior_from_bytes(nvdp_model, data + b"\0")
+
+
+def test_what_cannot_be_is_told_in_one_line(nvdp_model, small_config):
+    state = TaskState.of(nvdp_model, [0.0, 1.0], [1.0, 2.0])
+    with pytest.raises(InputError, match="cannot forget 3 points of a task that has seen 2"):
+        state.forget([0.0, 1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(InputError, match="x has 2 features"):
+        state.update([[0.0, 1.0]], [[1.0]])
+    with pytest.raises(InputError, match="of 2 tasks; this state is of 1"):
+        state.update(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1))
+    with pytest.raises(InputError, match="finite"):
+        state.update([float("nan")], [0.0])
+    with pytest.raises(InputError, match="no memory"):
+        nvdp_model.adapt([0.0], [1.0]).update([0.0], [1.0])
+    training = build_model(dataclasses.replace(small_config("nvdp"), task_norm=True))
+    with pytest.raises(InputError, match=r"model\.eval"):
+        TaskState.of(training, [0.0], [1.0])

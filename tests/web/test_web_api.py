@@ -1,0 +1,264 @@
+"""The API: what it answers is what the model says; what it refuses, it refuses with a reason."""
+
+import asyncio
+import json
+import threading
+
+import numpy as np
+import pytest
+import torch
+from fastapi.testclient import TestClient
+
+import nvdp
+from nvdp.models.registry import build_model
+from nvdp.training.config import RunConfig
+from nvdp.web import limits
+from nvdp.web.body_limit import BodyLimit
+from nvdp.web.pool import Pool, PoolFull
+from nvdp.web.served import ServedModel, served_models
+from nvdp.web.server import STATIC, create_app
+
+X, Y = [[-1.0], [0.25], [1.5]], [[0.4], [-0.3], [0.9]]
+QUERY = [[-2.0], [-0.5], [0.0], [2.0]]
+QUESTION = {"model": "gp", "x": X, "y": Y, "query": QUERY, "samples": 5, "seed": 7}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with TestClient(create_app(), raise_server_exceptions=False) as client:
+        yield client
+
+
+def refused(client, status, **changes):
+    """The reason for refusing the question with these changes; a value of ... leaves its key out."""
+    question = {name: value for name, value in (QUESTION | changes).items() if value is not ...}
+    answer = client.post("/api/adapt", content=json.dumps(question), headers={"Content-Type": "application/json"})
+    assert answer.status_code == status, answer.text
+    assert list(answer.json()) == ["detail"]
+    return answer.json()["detail"]
+
+
+def test_the_answer_is_what_the_model_predicts(client):
+    answer = client.post("/api/adapt", json=QUESTION).json()
+    with torch.no_grad():
+        posterior = nvdp.load("gp").adapt(X, Y)
+        prediction = posterior.predict(QUERY, samples=5, generator=7)
+    assert set(answer) == {"mean", "std", "samples", "rates"}
+    np.testing.assert_allclose(answer["mean"], prediction.mean, atol=1e-5)
+    np.testing.assert_allclose(answer["std"], prediction.std, atol=1e-5)
+    np.testing.assert_allclose(answer["samples"], prediction.functions, atol=1e-5)
+    np.testing.assert_allclose([layer["mean"] for layer in answer["rates"]], posterior.mean_rates()[0], atol=1e-3)
+
+
+def test_heat_maps_are_block_means_of_the_rates(client):
+    layer = client.post("/api/adapt", json=QUESTION).json()["rates"][1]
+    with torch.no_grad():
+        rates = nvdp.load("gp").adapt(X, Y).rates[1].weight()[0]
+    assert layer["shape"] == [128, 128]
+    blocks = rates.reshape(32, 4, 32, 4).mean((1, 3))
+    np.testing.assert_allclose(layer["heat"], blocks, atol=1e-4)
+
+
+def test_an_empty_context_is_the_prior_and_no_samples_are_the_mean_parameters(client):
+    answer = client.post("/api/adapt", json=QUESTION | {"x": [], "y": [], "samples": 0}).json()
+    prior = nvdp.load("gp").adapt(torch.zeros(0, 1), torch.zeros(0, 1)).predict(QUERY)
+    np.testing.assert_allclose(answer["mean"], prior.mean, atol=1e-5)
+    assert answer["samples"] == []
+
+
+def test_the_server_remembers_nothing_between_requests(client):
+    first = client.post("/api/adapt", json=QUESTION).json()
+    client.post("/api/adapt", json=QUESTION | {"x": [[0.0]], "y": [[2.0]], "seed": 1})
+    assert client.post("/api/adapt", json=QUESTION).json() == first
+
+
+@pytest.mark.parametrize("model", ["gp", "exact-gp"])
+def test_the_suggestion_is_the_query_point_of_largest_deviation(client, model):
+    question = QUESTION | {"model": model, "query": [[x / 10] for x in range(-20, 21)]}
+    std = client.post("/api/adapt", json=question).json()["std"]
+    suggestion = client.post("/api/suggest", json=question).json()
+    assert suggestion["index"] == int(np.argmax(std))
+    assert suggestion["x"] == question["query"][suggestion["index"]]
+
+
+def test_models_say_where_they_are_shown(client):
+    entries = {entry["name"]: entry for entry in client.get("/api/models").json()}
+    assert entries["gp"] | {"page": "functions", "model": "nvdp", "x_dim": 1, "has_rates": True} == entries["gp"]
+    assert list(entries)[-1] == "exact-gp"
+
+
+def test_a_model_of_grey_pictures_is_for_the_page_of_images(small_config):
+    config = RunConfig(task="mnist", model=small_config("np", x_dim=2))
+    entry = ServedModel("digits", config, build_model(config.model)).entry
+    assert (entry.page, entry.image_size, entry.has_rates) == ("images", 28, False)
+
+
+def test_two_folders_of_one_name_are_both_served(tmp_path, small_config):
+    from nvdp.training.run_folder import save_model
+
+    folders = [tmp_path / "one" / "cnp", tmp_path / "two" / "cnp"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        config = RunConfig(model=small_config("cnp"), objective="likelihood")
+        (folder / "config.json").write_text(config.to_json())
+        save_model(folder, build_model(config.model), 1)
+    assert list(served_models(folders))[:2] == ["cnp", "cnp-2"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"x": [[float("nan")], [0.0], [1.0]]}, r"x[0][0]: input should be a finite number; got nan"),
+        ({"y": [[float("inf")], [0.0], [1.0]]}, "y[0][0]"),
+        ({"x": [[1e9], [0.0], [1.0]]}, "less than or equal to 1000"),
+        ({"x": [["1"], [0.0], [1.0]]}, "x[0][0]: input should be a valid number; got '1'"),
+        ({"x": [[True], [0.0], [1.0]]}, "x[0][0]"),
+        ({"x": "abc"}, "x: input should be a valid list"),
+        ({"x": None}, "x: input should be a valid list"),
+        ({"x": ...}, "x: field required"),
+        ({"x": [[0.0]]}, "x holds 1 points and y 3"),
+        ({"x": [[0.0, 1.0]] * 3}, "x[0] holds 2 numbers; this model takes 1"),
+        ({"query": []}, "query: list should have at least 1 item"),
+        ({"samples": -1}, "samples: input should be greater than or equal to 0; got -1"),
+        ({"samples": 10**6}, "samples: input should be less than or equal to 64"),
+        ({"samples": 1.5}, "samples: input should be a valid integer"),
+        (
+            {"samples": 64, "query": [[0.0]] * 1024},
+            "64 samples at 1024 points are 65536 values; expected at most 32768",
+        ),
+        ({"seed": -3}, "seed"),
+        ({"seed": 10**30}, "seed"),
+        ({"query": [[0.0]] * 1025}, "query: list should have at most 1024 items"),
+        ({"model": "x" * 101}, "model: string should have at most 100 characters"),
+        ({"model": "\ud800"}, "model: input should be a valid string"),
+        ({"extra": 1}, "extra: extra inputs are not permitted"),
+        ({"model": "exact-gp", "x": [[0.0]] * 129, "y": [[0.0]] * 129}, "'exact-gp' takes at most 128"),
+    ],
+)
+def test_bad_requests_are_told_what_was_wrong(client, changes, reason):
+    assert reason in refused(client, 422, **changes)
+
+
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc", "gp/../gp", "gp\0", "", "%2e%2e"])
+def test_names_are_looked_up_and_never_opened(client, name):
+    assert "unknown model" in refused(client, 404, model=name)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[" * 100_000, b"\xff\xfe", b'{"seed": ' + b"9" * 5000 + b"}", b"null"])
+def test_what_is_no_question_is_refused(client, body):
+    answer = client.post("/api/adapt", content=body, headers={"Content-Type": "application/json"})
+    assert 400 <= answer.status_code < 500
+    assert list(answer.json()) == ["detail"]
+
+
+def test_ten_million_points_are_refused_before_they_are_parsed():
+    read, answered = 0, []
+
+    async def endless():
+        nonlocal read
+        read += 60_000
+        return {"type": "http.request", "body": b"[0.5]," * 10_000, "more_body": True}
+
+    async def send(message):
+        answered.append(message)
+
+    async def unreachable(scope, receive, send):
+        raise AssertionError("the application was asked")
+
+    scope = {"type": "http", "method": "POST", "headers": []}
+    asyncio.run(BodyLimit(unreachable)(scope, endless, send))
+    assert answered[0]["status"] == 413
+    assert read <= limits.MOST_BYTES + 60_000
+
+
+def test_a_body_that_claims_to_be_long_is_refused_unread(client):
+    answer = client.post("/api/adapt", content=b"x", headers={"Content-Length": "9" * 12})
+    assert answer.status_code == 413
+    assert "999999999999 bytes; expected at most" in answer.json()["detail"]
+
+
+def test_a_prediction_that_is_not_finite_is_a_refusal(small_config):
+    config = RunConfig(model=small_config("cnp"), objective="likelihood")
+    model = build_model(config.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1e30)
+    app = create_app({"wild": ServedModel("wild", config, model)})
+    with TestClient(app, raise_server_exceptions=False) as client:
+        assert "not finite" in refused(client, 422, model="wild")
+
+
+def test_a_full_queue_answers_503_and_then_recovers(small_config):
+    config = RunConfig(model=small_config("cnp"), objective="likelihood")
+    served, may_end, started = ServedModel("slow", config, build_model(config.model)), threading.Event(), []
+    quick = served.answer
+
+    def slow(*arguments):
+        started.append(threading.current_thread().name)
+        assert may_end.wait(20)
+        return quick(*arguments)
+
+    served.answer = slow
+    codes = []
+    with TestClient(create_app({"slow": served}, Pool(workers=1, waiting=1)), raise_server_exceptions=False) as client:
+
+        def ask():
+            codes.append(client.post("/api/adapt", json=QUESTION | {"model": "slow"}).status_code)
+
+        threads = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while not started:
+            threading.Event().wait(0.01)
+        full = client.post("/api/adapt", json=QUESTION | {"model": "slow"})
+        while full.status_code != 503:  # the second thread had not come yet; then this request took its place
+            full = client.post("/api/adapt", json=QUESTION | {"model": "slow"})
+        assert "requests are waiting" in full.json()["detail"]
+        assert full.headers["Retry-After"] == "1"
+        assert client.get("/api/models").status_code == 200  # the server itself is not busy
+        may_end.set()
+        for thread in threads:
+            thread.join()
+        assert codes == [200, 200]
+        assert client.post("/api/adapt", json=QUESTION | {"model": "slow"}).status_code == 200
+
+
+def test_the_pool_runs_no_more_jobs_at_once_than_it_has_workers():
+    pool, lock = Pool(workers=2, waiting=6), threading.Lock()
+    running, most = 0, 0
+
+    def job():
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        threading.Event().wait(0.02)
+        with lock:
+            running -= 1
+
+    async def many():
+        return await asyncio.gather(*(pool.run(job) for _ in range(12)), return_exceptions=True)
+
+    results = asyncio.run(many())
+    assert most == 2
+    assert sum(isinstance(result, PoolFull) for result in results) == 4
+    pool.close()
+
+
+def test_the_api_is_described_offline(client):
+    assert {"/api/models", "/api/adapt"} <= set(client.get("/api/openapi.json").json()["paths"])
+    assert client.get("/docs").status_code == 200
+    for path in STATIC.iterdir():
+        text = path.read_text()
+        outside = text.replace("http://www.w3.org/2000/svg", "")  # a name, not a place
+        assert "http://" not in outside, path.name
+        assert "https://" not in outside, path.name
+
+
+@pytest.mark.parametrize("path", ["/../server.py", "/%2e%2e/server.py", "/..%2fserver.py", "/nothing", "/api/nothing"])
+def test_only_the_static_folder_is_served(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_pages_may_load_nothing_from_elsewhere(client):
+    assert client.get("/").headers["Content-Security-Policy"].startswith("default-src 'self'")
