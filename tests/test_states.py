@@ -12,7 +12,11 @@ from nvdp.states import TaskState, posterior_from_bytes
 NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
 VARIANTS = [(name, {}) for name in NAMES]
 VARIANTS += [("nvdp", {"task_norm": True}), ("nvdp", {"decoder_sees": "x,r", "count_feature": True})]
-VARIANTS += [("np+cnp", {"count_feature": True, "task_norm": True}), ("cnp", {"x_centre": 0.5, "y_scale": 2.0})]
+VARIANTS += [
+    ("np+cnp", {"count_feature": True}),
+    ("nvdp", {"rate_norm": True}),
+    ("cnp", {"x_centre": 0.5, "y_scale": 2.0}),
+]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: "-".join([v[0], *map(str, v[1])]))

@@ -71,7 +71,7 @@ class TaskState:
     single: bool = False  # one task given without a task axis; so are its predictions
 
     def __post_init__(self) -> None:
-        if self.model.task_norm is not None and self.model.task_norm.training:
+        if self.model.training and (self.model.config.task_norm or self.model.config.rate_norm):
             raise InputError("the model is being trained: what it remembers would not last; call model.eval() first")
 
     @classmethod
