@@ -20,8 +20,8 @@ and some three million steps). Omniglot is scored with the runs trained on MNIST
 colours and coordinates together and test faces are of other people, so numbers need not match the paper's; before
 its representation of 1,024 the encoder is 128 wide."""
 CHOICE_TEXT = """Mean over {images} test images. *Random* pixels against as many that the model chose itself, each time
-those of its largest predictive standard deviation; PSNR of the predictive mean over all pixels in dB, spread of two
-sampled functions."""
+those of its largest predictive standard deviation. PSNR in dB of the completed picture, in which shown pixels are as
+they were; spread: standard deviation across sampled functions, mean over all pixels."""
 
 
 def table2_section(results: dict[str, Result], paper: dict[str, Any]) -> str:
