@@ -195,12 +195,12 @@ def test_a_full_queue_answers_503_and_then_recovers(small_config):
 
     def slow(*arguments):
         started.append(threading.current_thread().name)
-        assert may_end.wait(20)
+        assert may_end.wait(60)
         return quick(*arguments)
 
     served.answer = slow
-    codes = []
-    with TestClient(create_app({"slow": served}, Pool(workers=1, waiting=1)), raise_server_exceptions=False) as client:
+    codes, pool = [], Pool(workers=1, waiting=1)
+    with TestClient(create_app({"slow": served}, pool), raise_server_exceptions=False) as client:
 
         def ask():
             codes.append(client.post("/api/adapt", json=QUESTION | {"model": "slow"}).status_code)
@@ -208,11 +208,10 @@ def test_a_full_queue_answers_503_and_then_recovers(small_config):
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        while not started:
+        while not started or pool._jobs < 2:  # one works, one waits
             threading.Event().wait(0.01)
         full = client.post("/api/adapt", json=QUESTION | {"model": "slow"})
-        while full.status_code != 503:  # the second thread had not come yet; then this request took its place
-            full = client.post("/api/adapt", json=QUESTION | {"model": "slow"})
+        assert full.status_code == 503
         assert "requests are waiting" in full.json()["detail"]
         assert full.headers["Retry-After"] == "1"
         assert client.get("/api/models").status_code == 200  # the server itself is not busy
