@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 
+from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.models.registry import MODELS, build_model
 from nvdp.states import TaskState, posterior_from_bytes
@@ -121,3 +122,12 @@ def test_what_cannot_be_is_told_in_one_line(nvdp_model, small_config):
     training = build_model(dataclasses.replace(small_config("nvdp"), task_norm=True))
     with pytest.raises(InputError, match=r"model\.eval"):
         TaskState.of(training, [0.0], [1.0])
+
+
+def test_a_state_without_points_is_the_prior_of_a_normalised_model(small_config):
+    model = build_model(small_config("nvdp", task_norm=True))
+    model.adapt_both(GPTasks().training_batch(0, 0, 8))  # the running averages move away from 0
+    model.eval()
+    x, y = torch.zeros(0, 1), torch.zeros(0, 1)
+    state, prior = TaskState.of(model, x, y).posterior(), model.adapt(x, y)
+    torch.testing.assert_close(state.mean_rates(), prior.mean_rates())

@@ -27,6 +27,7 @@ from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import CategoricalLikelihood
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors import NUMBERS_AT_ONCE, TaskPosterior
+from nvdp.randomness import standard_normal
 from nvdp.tasks import PointSet
 
 
@@ -195,7 +196,7 @@ class ClassWeightPosterior(ClassPosterior):
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Logits of sampled weights."""
         loc, scale = self.weights.loc, self.weights.scale
-        noise = torch.randn(samples, *loc.shape, generator=generator, dtype=loc.dtype, device=loc.device)
+        noise = standard_normal((samples, *loc.shape), loc, generator)
         return _with_one(x) @ torch.addcmul(loc, scale, noise).mT
 
     def expected_log_likelihood(

@@ -113,11 +113,9 @@ class TaskState:
     def representation(self) -> Float[Tensor, "task r"]:
         """r of every task, as the encoder and the model make it from the points themselves."""
         like = next(self.model.parameters())
-        means = self.sums / self.counts.clamp(min=1)[:, None]
-        if self.model.encoder.count_feature:
-            means = torch.cat([means, torch.log1p(self.counts.double())[:, None] / 5], dim=-1)
-        r = means.to(like)
-        return r if self.model.task_norm is None else self.model.task_norm(r)[0]
+        counts = self.counts.double()[:, None]
+        r = self.model.encoder.with_count(self.sums / counts.clamp(min=1), counts).to(like)
+        return self.model.normalised((r,), [(self.counts > 0).to(like.device)])[0]
 
     def posterior(self) -> Posterior:
         """The posterior that ``model.adapt`` gives for all the points together."""

@@ -1,6 +1,7 @@
 """The one idea: ``model.adapt(context) -> Posterior``."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,12 +62,16 @@ class MetaModel(nn.Module, ABC):
         self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
     ) -> tuple[Float[Tensor, "task r"], ...]:
         """r of each of several sets of the same encoded points, the first of them the context."""
-        sets = self.encoder.aggregate(features, *masks)
+        return self.normalised(self.encoder.aggregate(features, *masks), [mask.any(-1) for mask in masks])
+
+    def normalised(
+        self, sets: tuple[Float[Tensor, "task r"], ...], known: Sequence[Bool[Tensor, " task"]]
+    ) -> tuple[Float[Tensor, "task r"], ...]:
+        """Representations as the posterior takes them; `known` says which of the sets have points."""
         if self.task_norm is None:
             return sets
         # An empty set has r = 0, which may be far from any task's: normalised, it is the average task.
-        known = (mask.any(-1, keepdim=True) for mask in masks)
-        return tuple(r * some for r, some in zip(self.task_norm(*sets), known, strict=True))
+        return tuple(r * some[:, None] for r, some in zip(self.task_norm(*sets), known, strict=True))
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
         """The posterior given a context: a `PointSet`, or arrays x and y.

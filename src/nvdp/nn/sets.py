@@ -53,9 +53,13 @@ class MeanSetEncoder(nn.Module):
         members = torch.stack(masks, dim=1).to(features.dtype)  # (task, set, point)
         count = members.sum(-1, keepdim=True)  # (task, set, 1)
         means = (members / count.clamp(min=1)) @ features  # (task, set, r)
-        if self.count_feature:
-            means = torch.cat([means, torch.log1p(count) / 5], dim=-1)
-        return means.unbind(1)
+        return self.with_count(means, count).unbind(1)
+
+    def with_count(
+        self, means: Float[Tensor, "*set feature"], count: Float[Tensor, "*set 1"]
+    ) -> Float[Tensor, "*set r"]:
+        """The representation of sets whose mean features and sizes are known."""
+        return torch.cat([means, torch.log1p(count) / 5], dim=-1) if self.count_feature else means
 
     def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
         """The representation of one set per task."""

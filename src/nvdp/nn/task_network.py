@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nvdp.nn.conv import CHANNELS, EPSILON, extractor_shape, pooled
 from nvdp.nn.mlp import fan_in_uniform, keep_signal
+from nvdp.randomness import standard_normal
 
 Weights = Mapping[str, Tensor]
 Moments = list[tuple[Tensor, Tensor]]  # variance and mean of every block's maps
@@ -96,7 +97,7 @@ class TaskNetwork(nn.Module):
 
     def _factor(self, mean: Tensor, generator: torch.Generator | None, noisy: bool) -> Tensor:
         if noisy:
-            mean = mean + torch.randn(mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+            mean = mean + standard_normal(mean.shape, mean, generator)
         return F.softplus(mean)
 
     def _features(
