@@ -1,39 +1,20 @@
 """Few-shot classification on the command line: pretrain, train, eval, classify; one clear line for bad input."""
 
-import contextlib
-import io
 import json
 import os
 import shutil
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
 import pytest
+from command_line import nvdp
 from PIL import Image
 
-from nvdp.cli import main
 from nvdp.data import feature_cache, fewshot_folder
 from nvdp.data.fewshot_folder import split_classes
 
 TASK = "folder-of-classes"
 QUICK = ["--way", "3", "--shot", "2", "--queries", "3", "--preset", "quick", "--quiet"]
-
-
-def nvdp(*arguments):
-    """The command line in this process, as a new process for each would mostly import."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        mock.patch("sys.argv", ["nvdp", *map(str, arguments)]),
-        mock.patch.dict(os.environ),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def ok(*arguments):

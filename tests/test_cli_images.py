@@ -1,37 +1,14 @@
 """Pictures on the command line: train, eval, complete and data, and one clear line for every kind of bad input."""
 
-import contextlib
-import io
 import json
-import os
-from types import SimpleNamespace
-from unittest import mock
 
 import numpy as np
 import pytest
+from command_line import nvdp
 from PIL import Image
-
-from nvdp.cli import main
 
 TINY = ["--steps", "4", "--preset", "quick", "--quiet", "--model", "cnp"]
 RANDOM = np.random.default_rng(0)
-
-
-def nvdp(*arguments):
-    """The command line in this process, as a new process for each would mostly import."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    command = ["nvdp", *map(str, arguments)]
-    with (
-        mock.patch("sys.argv", command),
-        mock.patch.dict(os.environ),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def refusal(*arguments):

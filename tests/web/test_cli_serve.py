@@ -1,29 +1,16 @@
 """`nvdp serve` as its users meet it: help that teaches, and one clear line for what cannot be."""
 
-import contextlib
 import importlib.util
-import io
-import os
 import socket
-from types import SimpleNamespace
 from unittest import mock
 
-from nvdp.cli import main
+import pytest
+from command_line import nvdp
 
 
-def nvdp(*arguments):
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    with (
-        mock.patch("sys.argv", ["nvdp", *map(str, arguments)]),
-        mock.patch.dict(os.environ, COLUMNS="200"),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code or 0
-    return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 def refusal(*arguments):
