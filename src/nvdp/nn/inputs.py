@@ -10,7 +10,7 @@ class InputScale:
     """v ↦ (v − centre) · scale.
 
     A pixel's coordinates lie in [0, 1]²: all positive and close together, they leave a network little to tell points
-    apart by. Moved to [−2, 2]², as the inputs of the 1D tasks are, they are learned from several times faster.
+    apart by. They are moved to [−2, 2]², as the inputs of the 1D tasks are.
 
     >>> import torch
     >>> InputScale(0.5, 4.0)(torch.tensor([0.0, 1.0]))

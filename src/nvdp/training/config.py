@@ -151,7 +151,7 @@ TOY: dict[str, Any] = {
 }
 
 CELEBA: dict[str, Any] = {"representation": 1_024}
-NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step costs a tenth, for the presets of a CPU
+NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
 IMAGES: dict[str, Any] = {"x_centre": 0.5, "x_scale": 4.0, "y_centre": 0.5, "y_scale": 2.0}  # [0, 1] → [−2, 2], [−1, 1]
 IMAGE_LEARNING_RATE, EPOCHS = 4e-4, 300
 EPOCH_IMAGES = {
