@@ -31,6 +31,13 @@ def small_config():
             "rate_width": 8,
             "rate_layers": 2,
             "latent": 4,
+            "attention_width": 8,
+            "attention_blocks": 2,
+            "attention_heads": 2,
+            "grid_cells": 11,
+            "conv_channels": 4,
+            "conv_blocks": 1,
+            "conv_kernel": 3,
         }
         return ModelConfig(name, **(small | changes))
 

@@ -24,7 +24,9 @@ class TwoConstants(MetaModel):
         super().__init__()
         self.register_parameter("nothing", torch.nn.Parameter(torch.zeros(())))
 
-    def posterior(self, representation):
+    integrates = False
+
+    def posterior(self, representation, read=None):
         raise NotImplementedError
 
     def adapt(self, x, y=None, mask=None):
@@ -34,6 +36,8 @@ class TwoConstants(MetaModel):
         signs = torch.tensor([0.0]) if not samples else torch.tensor([-1.0, 1.0]).repeat(samples // 2)
         functions = signs[:, None, None, None].expand(-1, *x.shape)
         return Prediction(functions, torch.ones_like(functions))
+
+    marginals = predict
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -140,7 +144,8 @@ def test_coverage_of_the_true_distribution_is_nominal(generator):
     y = 1 + 0.5 * torch.randn(tasks, points, 1, generator=generator)
     batch = TaskBatch.first_points_as_context(torch.zeros_like(y), y, 0)
     totals = RegressionScores()
-    totals.add_samples(Prediction(torch.ones(1, *y.shape), torch.full((1, *y.shape), 0.5)), batch)
+    prediction = Prediction(torch.ones(1, *y.shape), torch.full((1, *y.shape), 0.5))
+    totals.add_samples(prediction, prediction.spread, batch)
     for level in (0.5, 0.9, 0.95):
         error = math.sqrt(level * (1 - level) / y.numel())
         assert totals.value("coverage", f"{level:.0%}") == pytest.approx(level, abs=4 * error)

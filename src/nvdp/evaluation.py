@@ -1,16 +1,22 @@
 """Scores of a finished run on its fixed validation set, with the oracle's beside them where there is one."""
 
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, validation_tasks
 from nvdp.errors import InputError
 from nvdp.fewshot_evaluation import evaluate_classifier_run
-from nvdp.metrics import RegressionScores, evaluate_regression
+from nvdp.metrics import RegressionScores, RunningCorrelation, evaluate_regression
 from nvdp.models.config import ModelConfig
+from nvdp.predictions import Prediction
 from nvdp.runtime import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
@@ -55,7 +61,7 @@ def evaluate_run(
         )
     batches = validation_tasks(source, seed, tasks)
     model.to(chosen_device(device))
-    result = evaluate_regression(model, oracle.watch(batches), samples, seed)
+    result = evaluate_regression(model, oracle.watch(batches), samples, seed, oracle.watch_spread)
     evaluation = {
         "model": config.model.name,
         "task": config.task,
@@ -68,20 +74,33 @@ def evaluate_run(
         evaluation |= {"on": source.name, "split": split}
     if oracle.scores.moments:
         evaluation["oracle"] = {name: row["oracle"] for name, row in oracle.scores.scores().items()}
+        correlation = oracle.correlation.value
+        evaluation["spread_follows_oracle"] = None if math.isnan(correlation) else correlation
     return evaluation
 
 
 class _OracleScores:
-    """Scores the exact posterior on batches as they pass by, with the models' own limits on σ."""
+    """Scores the exact posterior on batches as they pass by, with the models' own limits on σ.
+
+    Also correlates, over all points, how much a model's functions differ with the exact posterior's deviation.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
-        self.scores = RegressionScores()
-        fixed = config.variance == "fixed"
-        self._limits: dict[str, Any] = {"fixed_std": 1.0} if fixed else {"min_std": config.min_std}
+        self.scores, self.correlation = RegressionScores(), RunningCorrelation()
+        self._least, self._fixed = config.min_std, config.variance == "fixed"
+        self._std: Tensor | None = None  # of the exact posterior on the last batch
 
     def watch(self, batches: Iterable[TaskBatch]) -> Iterator[TaskBatch]:
         for tasks in batches:
             if isinstance(tasks, GPTaskBatch):
-                log_prob = tasks.oracle(**self._limits).log_prob(tasks.y.double())[0]
+                exact = tasks.oracle()
+                std = torch.ones_like(exact.stds) if self._fixed else exact.stds.clamp(min=self._least)
+                log_prob = Prediction(exact.functions, std).log_prob(tasks.y.double())[0]
                 self.scores.add_log_likelihoods("oracle", log_prob, tasks)
+                self._std = exact.std
             yield tasks
+
+    def watch_spread(self, spread: Float[Tensor, "task point y"]) -> None:
+        """How much a model's functions differ on the batch that has just passed."""
+        if self._std is not None:
+            self.correlation.add(self._std, spread)

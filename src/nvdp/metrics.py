@@ -6,7 +6,7 @@ the predictive density of each point. The samples behind the last two are cohere
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
@@ -63,6 +63,33 @@ class RunningMoments:
         return self.std / math.sqrt(self.count) if self.count else 0.0
 
 
+@dataclass
+class RunningCorrelation:
+    """Pearson's correlation of a stream of pairs, accumulated in float64.
+
+    >>> correlation = RunningCorrelation()
+    >>> correlation.add(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    >>> correlation.add(torch.tensor([3.0]), torch.tensor([6.0]))
+    >>> round(correlation.value, 6)
+    1.0
+    """
+
+    sums: Float[Tensor, "6"] = field(default_factory=lambda: torch.zeros(6, dtype=torch.float64))
+
+    def add(self, a: Tensor, b: Tensor) -> None:
+        """Take in more pairs."""
+        a, b = a.detach().cpu().double().flatten(), b.detach().cpu().double().flatten()
+        products = (torch.ones_like(a), a, b, a * a, b * b, a * b)
+        self.sums = self.sums + torch.stack([product.sum() for product in products])
+
+    @property
+    def value(self) -> float:
+        """The correlation; not a number if one side never varied."""
+        n, a, b, aa, bb, ab = self.sums.tolist()
+        spread = max(n * aa - a * a, 0.0) * max(n * bb - b * b, 0.0)
+        return (n * ab - a * b) / math.sqrt(spread) if spread > 0 else math.nan
+
+
 def task_means(
     values: Float[Tensor, "task point y"], mask: Bool[Tensor, "task point"]
 ) -> Float[Tensor, " task_with_points"]:
@@ -99,8 +126,8 @@ class RegressionScores:
         for metric, mask in (("LL", tasks.mask), ("RLL", tasks.is_context), ("PLL", tasks.target.mask)):
             self._add(metric, flavour, task_means(log_prob, mask))
 
-    def add_samples(self, prediction: Prediction, tasks: TaskBatch) -> None:
-        """Take in the mixture over sampled functions: two flavours, calibration on the targets, spread."""
+    def add_samples(self, prediction: Prediction, spread: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
+        """Take in a mixture of predictions, for two flavours and calibration on the targets, and functions' spread."""
         log_prob = prediction.log_prob(tasks.y)
         self.add_log_likelihoods("expected_log", log_prob.mean(0), tasks)
         mixture = torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
@@ -114,7 +141,7 @@ class RegressionScores:
         self._add("calibration", "crps", task_means(crps, target))
         squared_error = (tasks.y - prediction.mean).square()
         self._add("calibration", "mse", task_means(squared_error, target))
-        self._add("calibration", "spread", task_means(prediction.spread, tasks.whole.mask))
+        self._add("calibration", "spread", task_means(spread, tasks.whole.mask))
 
     def scores(self) -> Scores:
         """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour that was scored."""
@@ -133,9 +160,16 @@ class RegressionScores:
 
 @torch.no_grad()
 def evaluate_regression(
-    model: MetaModel, batches: Iterable[TaskBatch], samples: int = 16, seed: int = 0
+    model: MetaModel,
+    batches: Iterable[TaskBatch],
+    samples: int = 16,
+    seed: int = 0,
+    watch_spread: Callable[[Float[Tensor, "task point y"]], None] | None = None,
 ) -> dict[str, object]:
-    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints."""
+    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints.
+
+    `watch_spread` is told how much the sampled functions of each batch differ at every point.
+    """
     model.eval()
     totals, tasks_seen = RegressionScores(), 0
     rates: list[RunningMoments] = []
@@ -146,7 +180,11 @@ def evaluate_regression(
         mean = posterior.predict(tasks.x)
         totals.add_log_likelihoods("mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks)
         generator = derived_generator(seed, "evaluation", index, device=device)
-        totals.add_samples(posterior.predict(tasks.x, samples, generator), tasks)
+        prediction = posterior.marginals(tasks.x, samples, generator)
+        functions = posterior.predict(tasks.x, samples, generator) if posterior.integrates else prediction
+        totals.add_samples(prediction, functions.spread, tasks)
+        if watch_spread is not None:
+            watch_spread(functions.spread)
         if isinstance(posterior, DropoutPosterior):
             layers = posterior.mean_rates().unbind(-1)
             rates = rates or [RunningMoments() for _ in layers]

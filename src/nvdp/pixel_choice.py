@@ -1,6 +1,7 @@
 """Which pixels to look at next: those the model is least sure of, against random ones; and what that is worth."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -41,7 +42,9 @@ class PixelChoice:
 
     def posterior(self, shown: Bool[Tensor, "image pixel"]) -> Posterior:
         """What the model knows when these pixels are shown."""
-        return self.model.posterior(*self.model.represent(self._features, shown.to(self._features.device)))
+        shown = shown.to(self._features.device)
+        (representation,) = self.model.represent(self._features, shown)
+        return self.model.posterior(representation, self.model.read(replace(self.tasks.whole, mask=shown)))
 
     @torch.no_grad()
     def uncertain_contexts(self, sizes: Sequence[int]) -> list[Bool[Tensor, "image pixel"]]:

@@ -7,23 +7,24 @@ returns one number per task.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions import Distribution, Normal, kl_divergence, register_kl
 
 from nvdp.errors import InputError
-from nvdp.nn.dropout_linear import DropoutNetwork, LocalNoise, MeanWeights, SampledWeights, WayThrough
+from nvdp.nn.dropout_linear import DropoutNetwork, LocalNoise, MeanWeights, SampledWeights
 from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood, Likelihood
-from nvdp.nn.mlp import ConditionedMLP
 from nvdp.nn.rates import LayerRates
 from nvdp.predictions import Prediction
 from nvdp.randomness import standard_normal
+from nvdp.suggestions import SAMPLES, suggest
 from nvdp.tasks import PointSet, as_tensor, check_finite
 
+Features = Callable[[Tensor], Tensor]  # of points, each seen from a context
 NUMBERS_AT_ONCE = 2**22  # in the largest array while many functions are sampled: bounds memory, stays near the cache
 
 
@@ -88,12 +89,17 @@ class TaskPosterior(Distribution, ABC):
 
     def _outputs_at(self, x: Tensor, samples: int, generator: torch.Generator | int | None) -> Tensor:
         """Outputs (sample, task, point, output) without gradients; one sample with φ at its mean if `samples` is 0."""
-        if samples < 0:
-            raise InputError(f"samples is {samples}; expected at least 0")
-        if not isinstance(generator, torch.Generator):
-            generator = torch.Generator(device=x.device).manual_seed(generator or 0)
+        generator = self._checked(x, samples, generator)
         with torch.no_grad():
             return self.predictive_outputs(x, samples, generator) if samples else self.mean_outputs(x)[None]
+
+    @staticmethod
+    def _checked(x: Tensor, samples: int, generator: torch.Generator | int | None) -> torch.Generator:
+        if samples < 0:
+            raise InputError(f"samples is {samples}; expected at least 0")
+        if isinstance(generator, torch.Generator):
+            return generator
+        return torch.Generator(device=x.device).manual_seed(generator or 0)
 
     def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
         x, tasks = as_tensor(x, "x").to(self.like), self.batch_shape[0]
@@ -107,6 +113,7 @@ class TaskPosterior(Distribution, ABC):
         return x.expand(tasks, -1, -1) if x.dim() == 2 else x
 
 
+@runtime_checkable
 class Memory(Protocol):
     """What a posterior was made from, if that can take in more points: see `nvdp.states.TaskState`."""
 
@@ -134,7 +141,22 @@ class Posterior(TaskPosterior):
     """
 
     likelihood: GaussianLikelihood
-    memory: Memory | None = None
+    integrates = False  # whether `marginals` differ from a mixture over sampled functions
+    _memory: Memory | Callable[[], Memory] | None = None
+
+    @property
+    def memory(self) -> Memory | None:
+        """What this posterior goes on learning from; if it was made from points, they are summed up when first asked.
+
+        Set it to a memory, or to a function without arguments that makes one.
+        """
+        if callable(self._memory):
+            self._memory = self._memory()
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: Memory | Callable[[], Memory] | None) -> None:
+        self._memory = memory
 
     def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Posterior":
         """The posterior given these points too; costs only them and equals adapting to all points at once."""
@@ -149,9 +171,10 @@ class Posterior(TaskPosterior):
         return self._remembered().to_bytes()
 
     def _remembered(self) -> Memory:
-        if self.memory is None:
-            raise InputError("this posterior keeps no memory of its context; make it by nvdp.TaskState.of(model, x, y)")
-        return self.memory
+        memory = self.memory
+        if memory is None:
+            raise InputError("this posterior keeps no memory of its context; adapt its model to all points together")
+        return memory
 
     def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
         """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
@@ -161,7 +184,30 @@ class Posterior(TaskPosterior):
         """
         outputs = self._outputs_at(self._inputs(x), samples, generator)
         with torch.no_grad():
-            mean, std = self.likelihood(outputs)
+            return self._prediction(*self.likelihood(outputs))
+
+    def marginals(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
+        """The prediction of single points by the best means there are; its components need not be functions."""
+        return self.predict(x, samples, generator)
+
+    def suggest(
+        self, candidates: Any, k: int = 1, by: str = "spread", samples: int = SAMPLES, seed: int = 0
+    ) -> Int[Tensor, "*task k"]:
+        """Indices of the k candidates to ask about next, most wanted first; for several tasks a row for each.
+
+        The first is where sampled functions differ most, or with ``by="std"`` where the whole predictive deviation is
+        largest. Each further one is chosen as if the ones before had been observed: a posterior with a memory takes
+        them in with the values that it expects there; one without is conditioned as if its functions were Gaussian.
+
+        >>> import nvdp
+        >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
+        >>> posterior.suggest([-2.0, -0.9, 0.1, 2.0], k=2).shape
+        torch.Size([2])
+        """
+        chosen = suggest(self, self._inputs(candidates), k, by, samples, seed)
+        return chosen[0] if self.single else chosen
+
+    def _prediction(self, mean: Tensor, std: Tensor) -> Prediction:
         return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
 
 
@@ -174,12 +220,16 @@ class DropoutPosterior(Posterior):
         network: DropoutNetwork,
         likelihood: GaussianLikelihood,
         x_dim: int,
-        representation: Float[Tensor, "task r"] | None = None,
+        representation: Float[Tensor, "task r"] | Features | None = None,
         engine: Engine = FUSED,
     ) -> None:
         super().__init__(rates[0].rows, x_dim, likelihood)
         self.rates, self.network, self.representation = tuple(rates), network, representation
         self.engine = engine
+
+    def seen(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task *point r"] | None:
+        """What the network is shown beside x: r, features of each point, or nothing."""
+        return self.representation(x) if callable(self.representation) else self.representation
 
     @property
     def size(self) -> int:
@@ -192,20 +242,34 @@ class DropoutPosterior(Posterior):
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with the mean weights (1−P)θ."""
-        return self._through(x, MeanWeights())
+        return self.network(x, self.rates, MeanWeights(), self.seen(x))
 
     def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Outputs by local reparameterisation."""
-        return self._through(x, LocalNoise(generator, self.engine.local_noise))
+        return self.network(x, self.rates, LocalNoise(generator, self.engine.local_noise), self.seen(x))
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs of sampled weights, a bounded number of samples at a time."""
-        largest = max(max(k, x.shape[1]) * d for k, d in self.network.layer_shapes) * len(x)
-        groups = sample_groups(samples, largest)
-        return torch.cat([self._through(x, SampledWeights(group, generator)) for group in groups])
+        seen, groups = self.seen(x), sample_groups(samples, self._largest(x))
+        ways = [SampledWeights(group, generator) for group in groups]
+        return torch.cat([self.network(x, self.rates, way, seen) for way in ways])
 
-    def _through(self, x: Tensor, way: WayThrough) -> Tensor:
-        return self.network(x, self.rates, way, self.representation)
+    def _largest(self, x: Tensor) -> int:
+        """Numbers of the largest array that one sample needs."""
+        return max(max(k, x.shape[1]) * d for k, d in self.network.layer_shapes) * len(x)
+
+
+class Decoder(Protocol):
+    """A network of (x, condition), the condition one vector for each task."""
+
+    @property
+    def width(self) -> int:
+        """Hidden units."""
+        ...
+
+    def __call__(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Outputs at x under every condition."""
+        ...
 
 
 class LatentPosterior(Posterior):
@@ -215,7 +279,7 @@ class LatentPosterior(Posterior):
         self,
         latent: Normal,
         representation: Float[Tensor, "task r"],
-        network: ConditionedMLP,
+        network: Decoder,
         likelihood: GaussianLikelihood,
         x_dim: int,
     ) -> None:
@@ -240,7 +304,7 @@ class LatentPosterior(Posterior):
         loc, scale = self.latent.loc, self.latent.scale
         noise = standard_normal((samples, *loc.shape), loc, generator)
         z = torch.addcmul(loc, scale, noise)
-        groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.last.in_features)
+        groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.width)
         return torch.cat([self._outputs(x, group) for group in z.split(groups)])
 
     def _outputs(self, x: Tensor, z: Tensor) -> Tensor:

@@ -62,6 +62,10 @@ class PointSet:
         """The same points in the precision and on the device of another tensor."""
         return replace(self, x=self.x.to(other), y=self.y.to(other), mask=self.mask.to(other.device))
 
+    def copy(self) -> Self:
+        """The same points in arrays of their own, without gradients."""
+        return replace(self, x=self.x.detach().clone(), y=self.y.detach().clone(), mask=self.mask.clone())
+
     @classmethod
     def of(cls, x: Any, y: Any, mask: Tensor | None = None) -> Self:
         """Point sets from arrays: (points, features) for one task, (tasks, points, features) for several.

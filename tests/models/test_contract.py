@@ -170,7 +170,23 @@ def test_float64_arrays_are_taken_by_a_float32_model(model, task):
 def test_encoding_once_equals_adapting_twice(model, ragged_batch):
     batch = ragged_batch(2, 3)
     for posterior, points in zip(model.adapt_both(batch), (batch.context, batch.whole), strict=True):
-        close(posterior.predict(batch.x, 3, 1), model.adapt(points).predict(batch.x, 3, 1))
+        alone = model.adapt(points)
+        assert kl_divergence(posterior, alone).tolist() == pytest.approx([0.0] * 4, abs=1e-4)
+        if points is batch.context or model.read(points) is None:
+            close(posterior.predict(batch.x, 3, 1), alone.predict(batch.x, 3, 1))
+
+
+def test_targets_read_the_context_alone_even_where_rates_know_the_whole_task(model, ragged_batch):
+    batch = ragged_batch(2, 3)
+    if model.read(batch.context) is None:
+        return
+    context, whole = model.adapt_both(batch)
+    seen = [
+        posterior.representation if hasattr(posterior, "rates") else posterior.network.read
+        for posterior in (context, whole)
+    ]
+    assert torch.equal(seen[0](batch.x), seen[1](batch.x))
+    assert not torch.allclose(seen[0](batch.x), model.read(batch.whole)(batch.x), atol=1e-3)
 
 
 def test_kl_is_zero_between_posteriors_of_one_set_and_not_negative_otherwise(model, ragged_batch):

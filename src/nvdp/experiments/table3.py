@@ -63,9 +63,9 @@ SET_STEPS = (1_000, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
 FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP reads every query once for each class
-PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 27 for miniImageNet on one core
+PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 40 for miniImageNet on one core
     "quick": {"omniglot-fewshot": 10, "miniimagenet": 2},
-    "cpu": {"omniglot-fewshot": 5_000, "miniimagenet": 6_000},
+    "cpu": {"omniglot-fewshot": 5_000, "miniimagenet": 9_000},
     "paper": {},
 }
 
@@ -127,12 +127,17 @@ def extractor_config(task: str, budget: str) -> PretrainConfig:
 def prepare(budget: str, device: str) -> None:
     """Pretrain the extractors that are not there yet; an interrupted one goes on."""
     for task in PRETRAINING[budget]:
-        folder = extractor_folder(extractor_name(task, budget))
-        config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
-        progress = not (folder / EXTRACTOR).exists()
-        stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
-        if stopped is not None:
-            raise KeyboardInterrupt
+        prepare_extractor(task, budget, device)
+
+
+def prepare_extractor(task: str, budget: str, device: str) -> None:
+    """Pretrain one of them, unless it is there."""
+    folder = extractor_folder(extractor_name(task, budget))
+    config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
+    progress = not (folder / EXTRACTOR).exists()
+    stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
+    if stopped is not None:
+        raise KeyboardInterrupt
 
 
 def _say(line: str) -> None:

@@ -2,6 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,15 +13,22 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.nn.inputs import InputScale
+from nvdp.nn.set_encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.nn.task_norm import TaskNorm
-from nvdp.posteriors import Posterior
+from nvdp.posteriors import Features, Memory, Posterior
 from nvdp.tasks import PointSet, TaskBatch
+
+SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
+    "mean": MeanSetEncoder,
+    "bayesian": BayesianSetEncoder,
+    "attention": AttentiveSetEncoder,
+}
 
 
 def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
     """The set encoder that a configuration describes."""
-    return MeanSetEncoder(
+    return SET_ENCODERS[config.aggregation](
         config.x_dim,
         config.y_dim,
         config.representation,
@@ -30,13 +39,18 @@ def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
         paths,
         config.encoder_width,
         x_scale(config),
-        InputScale(config.y_centre, config.y_scale),
+        y_scale(config),
     )
 
 
 def x_scale(config: ModelConfig) -> InputScale:
     """What encoder and decoder see of an input."""
     return InputScale(config.x_centre, config.x_scale)
+
+
+def y_scale(config: ModelConfig) -> InputScale:
+    """What encoders see of an output."""
+    return InputScale(config.y_centre, config.y_scale)
 
 
 class MetaModel(nn.Module, ABC):
@@ -51,12 +65,18 @@ class MetaModel(nn.Module, ABC):
         self.task_norm = None
 
     @abstractmethod
-    def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
-        """The posterior that a set representation stands for."""
+    def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> Posterior:
+        """The posterior that a set representation stands for, with the context that its targets ask, if they do."""
 
-    def posteriors(self, *representations: Float[Tensor, "task r"]) -> tuple[Posterior, ...]:
-        """The posteriors of several sets of each task."""
-        return tuple(self.posterior(representation) for representation in representations)
+    def posteriors(
+        self, *representations: Float[Tensor, "task r"], read: Features | None = None
+    ) -> tuple[Posterior, ...]:
+        """The posteriors of several sets of each task, whose targets all ask the same context."""
+        return tuple(self.posterior(representation, read) for representation in representations)
+
+    def read(self, context: PointSet) -> Features | None:
+        """The context as targets ask it; nothing if the representation is all that they see of it."""
+        return None
 
     def represent(
         self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
@@ -78,20 +98,41 @@ class MetaModel(nn.Module, ABC):
 
         Arrays are (points, features) for one task or (tasks, points, features) for several, with an optional mask
         (tasks, points) of the real entries. They are taken to the model's precision and device. An empty context
-        gives the prior.
+        gives the prior. The posterior goes on learning by ``update`` and ``forget``.
         """
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         self._check_widths(points)
         points = points.like(next(self.parameters()))
-        posterior = self.posterior(*self.represent(self.encoder.encode(points), points.mask))
+        (representation,) = self.represent(self.encoder.encode(points), points.mask)
+        posterior = self.posterior(representation, self.read(points))
         posterior.single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
+        if self.remembers:
+            # A caller may write into its arrays before the points are asked for again.
+            kept = points if isinstance(x, PointSet) else points.copy()
+            posterior.memory = partial(self._memory, kept, posterior.single)
         return posterior
 
+    @property
+    def remembers(self) -> bool:
+        """Whether the sum of a context's features is all that its posterior needs; then posteriors go on learning."""
+        return self.config.aggregation == "mean"
+
+    def posterior_from_bytes(self, data: bytes) -> Posterior:
+        """The posterior of this model whose ``to_bytes`` gave these bytes."""
+        from nvdp.states import posterior_from_bytes
+
+        return posterior_from_bytes(self, data)
+
+    def _memory(self, points: PointSet, single: bool) -> Memory:
+        from nvdp.states import TaskState  # which knows models
+
+        return replace(TaskState.of(self, points), single=single)
+
     def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:
-        """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both."""
+        """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both; targets ask the context alone."""
         self._check_widths(tasks.whole)
         sets = self.represent(self.encoder.encode(tasks.whole), tasks.is_context, tasks.mask)
-        context, whole = self.posteriors(*sets)
+        context, whole = self.posteriors(*sets, read=self.read(tasks.context))
         return context, whole
 
     def shrink_to_fan_in(self) -> None:

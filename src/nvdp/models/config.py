@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
+
+AGGREGATIONS = ("mean", "bayesian", "attention")
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,19 @@ class ModelConfig:
     rate_floor: float = 0.01
     decoder_sees: str = "x"  # or "x,r"
     latent: int = 128  # dimension of z in the NP family
+    attention_width: int = 64  # of nvdp-attentive and anp
+    attention_blocks: int = 4
+    attention_heads: int = 8
+    attention_by_distance: bool = True  # or by dot products alone
+    grid_low: float = -2.5  # of the grid of nvdp-conv and convcnp, in what networks see of x
+    grid_high: float = 2.5
+    grid_cells: int = 161  # on each axis
+    conv_channels: int = 64
+    conv_blocks: int = 6
+    conv_kernel: int = 7
+    integrate_last: bool = True  # reading NVDPs: the last layer is integrated out, and one σ is shared
+    joint_share: float = 0.5  # of the density of all points together in what is then trained
+    aggregation: str = "mean"  # of a set's points; or "bayesian", "attention"
     x_centre: float = 0.0  # networks see (x − x_centre) · x_scale,
     x_scale: float = 1.0
     y_centre: float = 0.0  # encoders (y − y_centre) · y_scale
@@ -41,7 +56,9 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         sizes = ("width", "layers", "representation", "encoder_layers", "rate_width", "rate_layers", "latent")
-        for field in ("x_dim", "y_dim", *sizes):
+        attention = ("attention_width", "attention_blocks", "attention_heads")
+        convolution = ("conv_channels", "conv_blocks", "conv_kernel")
+        for field in ("x_dim", "y_dim", *sizes, *attention, *convolution):
             value = getattr(self, field)
             if not isinstance(value, int) or value < 1:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
@@ -66,5 +83,16 @@ class ModelConfig:
             raise InputError(f"model setting 'initialisation' is '{self.initialisation}'; expected 'he' or 'fan-in'")
         if self.variance not in ("learned", "fixed"):
             raise InputError(f"model setting 'variance' is '{self.variance}'; expected 'learned' or 'fixed'")
+        if not isinstance(self.joint_share, int | float) or not 0 <= self.joint_share <= 1:
+            raise InputError(f"model setting 'joint_share' is {self.joint_share!r}; expected a number from 0 to 1")
+        if self.conv_kernel % 2 == 0:
+            raise InputError(f"model setting 'conv_kernel' is {self.conv_kernel}; expected an odd number")
+        if self.grid_cells < 2 or not self.grid_low < self.grid_high:
+            raise InputError(
+                f"a grid of {self.grid_cells} cells from {self.grid_low} to {self.grid_high} is none; "
+                "expected at least 2 cells and an upper end above the lower"
+            )
+        if self.aggregation not in AGGREGATIONS:
+            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
         if self.decoder_sees not in ("x", "x,r"):
             raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")

@@ -10,7 +10,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.mlp import ConditionedMLP, keep_signal
 from nvdp.nn.task_norm import TaskNorm
-from nvdp.posteriors import LatentPosterior, PointPosterior, Posterior
+from nvdp.posteriors import Decoder, Features, LatentPosterior, PointPosterior, Posterior
 
 LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
 
@@ -42,13 +42,21 @@ class NeuralProcess(MetaModel):
             self.likelihood.outputs,
             config.activation,
             x_scale(config),
+            self._features(),
         )
 
-    def posterior(self, representation: Float[Tensor, "task r"]) -> Posterior:
+    def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> Posterior:
         """q(z | D_C), or the single function of a CNP."""
         if not self.latent_inputs:
-            return PointPosterior(representation, self.network, self.likelihood, self.config.x_dim)
+            return PointPosterior(representation, self._decoder(read), self.likelihood, self.config.x_dim)
         latent_r, deterministic = representation.tensor_split([self.latent_inputs], dim=-1)
         loc, raw = self.latent_head(latent_r).chunk(2, dim=-1)
         latent = Normal(loc, 0.1 + 0.9 * torch.sigmoid(raw), validate_args=False)
-        return LatentPosterior(latent, deterministic, self.network, self.likelihood, self.config.x_dim)
+        return LatentPosterior(latent, deterministic, self._decoder(read), self.likelihood, self.config.x_dim)
+
+    def _features(self) -> int:
+        """How much of the context a target sees for itself."""
+        return 0
+
+    def _decoder(self, read: Features | None) -> Decoder:
+        return self.network

@@ -12,7 +12,7 @@ from nvdp.nn.engines import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
 from nvdp.nn.task_norm import TaskNorm
-from nvdp.posteriors import DropoutPosterior
+from nvdp.posteriors import DropoutPosterior, Features
 
 
 class NVDP(MetaModel):
@@ -29,9 +29,8 @@ class NVDP(MetaModel):
         self.config = config
         self.encoder = set_encoder(config)
         self.task_norm = TaskNorm(self.encoder.size) if config.task_norm else None
-        self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
-        inputs = config.x_dim + (self.encoder.size if config.decoder_sees == "x,r" else 0)
-        sizes = [inputs, *[config.width] * config.layers, self.likelihood.outputs]
+        self.likelihood = self._likelihood()
+        sizes = [self._inputs(), *[config.width] * config.layers, self.likelihood.outputs]
         self.network = DropoutNetwork(sizes, config.activation, x_scale(config))
         self.rates = RateNetwork(
             self.encoder.size,
@@ -44,16 +43,26 @@ class NVDP(MetaModel):
             config.rate_norm,
         )
 
-    def posterior(self, representation: Float[Tensor, "task r"]) -> DropoutPosterior:
+    def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
         """q(φ | D_C) from r."""
-        return self._with_rates(representation, self.rates(representation))
+        return self._with_rates(representation, self.rates(representation), read)
 
-    def posteriors(self, *representations: Float[Tensor, "task r"]) -> tuple[DropoutPosterior, ...]:
+    def posteriors(
+        self, *representations: Float[Tensor, "task r"], read: Features | None = None
+    ) -> tuple[DropoutPosterior, ...]:
         """The rates of all sets as one batch: half the calls and half the reading of the rate networks' weights."""
         by_layer = [layer.split(len(representations[0])) for layer in self.rates(*representations)]
         by_set = zip(*by_layer, strict=True)
-        return tuple(self._with_rates(r, rates) for r, rates in zip(representations, by_set, strict=True))
+        return tuple(self._with_rates(r, rates, read) for r, rates in zip(representations, by_set, strict=True))
 
-    def _with_rates(self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates]) -> DropoutPosterior:
+    def _likelihood(self) -> GaussianLikelihood:
+        return GaussianLikelihood(self.config.y_dim, self.config.variance, self.config.min_std)
+
+    def _inputs(self) -> int:
+        return self.config.x_dim + (self.encoder.size if self.config.decoder_sees == "x,r" else 0)
+
+    def _with_rates(
+        self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
+    ) -> DropoutPosterior:
         seen = representation if self.config.decoder_sees == "x,r" else None
         return DropoutPosterior(rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)

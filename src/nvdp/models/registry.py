@@ -17,7 +17,10 @@ from nvdp.models.gradient import GradientModel
 from nvdp.models.neural_process import NeuralProcess
 from nvdp.models.nvdp import NVDP
 from nvdp.models.nvdp_classifier import NVDPClassifier
+from nvdp.models.nvdp_reading import ReadingNVDP
 from nvdp.models.prototypes import MatchingNetwork, PrototypicalNetwork
+from nvdp.models.reading import attention_reader, convolution_reader
+from nvdp.models.reading_process import ReadingProcess
 from nvdp.models.versa import Versa
 from nvdp.randomness import derived_seed
 
@@ -95,6 +98,30 @@ _SPECS = (
         partial(NeuralProcess, latent=True, deterministic=True),
         "variational-prior",
         "Neural Process with both paths and the variational prior",
+    ),
+    ModelSpec(
+        "nvdp-attentive",
+        partial(ReadingNVDP, reader=attention_reader),
+        "variational-prior",
+        "NVDP whose targets also attend to the context, its last layer in closed form",
+    ),
+    ModelSpec(
+        "anp",
+        partial(ReadingProcess, reader=attention_reader, latent=True),
+        "neural-process",
+        "Attentive Neural Process: latent path, and cross-attention as the deterministic path",
+    ),
+    ModelSpec(
+        "nvdp-conv",
+        partial(ReadingNVDP, reader=convolution_reader),
+        "variational-prior",
+        "NVDP whose targets also read convolutions over a grid, for one or two inputs, its last layer in closed form",
+    ),
+    ModelSpec(
+        "convcnp",
+        partial(ReadingProcess, reader=convolution_reader, latent=False),
+        "likelihood",
+        "Convolutional CNP: a grid for one or two inputs, maximum likelihood",
     ),
     _classifier("versa", Versa, "VERSA: Gaussian posterior of class weights from class means"),
     _classifier("protonet", PrototypicalNetwork, "Prototypical network: nearest class mean"),

@@ -140,19 +140,35 @@ class DropoutNetwork(nn.Module):
         """The layers, from input to output."""
         return cast(Iterable[DropoutLinear], self.layers)
 
+    def inputs(
+        self, x: Float[Tensor, "task point x"], seen: Float[Tensor, "task *point r"] | None = None
+    ) -> Float[Tensor, "task point inputs"]:
+        """What the first layer sees of each point: x, and what is given for the task or for the point beside it."""
+        h = self.scale(x)
+        if seen is None:
+            return h
+        by_point = seen[:, None].expand(-1, x.shape[1], -1) if seen.dim() == 2 else seen
+        return torch.cat([h, by_point], dim=-1)
+
+    def hidden(
+        self,
+        x: Float[Tensor, "task point x"],
+        rates: Sequence[LayerRates],
+        way: WayThrough,
+        seen: Float[Tensor, "task *point r"] | None = None,
+    ) -> Float[Tensor, "*sample task point k"]:
+        """What the last layer sees of each point."""
+        h = self.inputs(x, seen)
+        for layer, layer_rates in zip(list(self.dropout_layers())[:-1], rates[:-1], strict=True):
+            h = self.activation(way(layer, h, layer_rates))
+        return h
+
     def forward(
         self,
         x: Float[Tensor, "task point x"],
         rates: Sequence[LayerRates],
         way: WayThrough,
-        representation: Float[Tensor, "task r"] | None = None,
+        seen: Float[Tensor, "task *point r"] | None = None,
     ) -> Float[Tensor, "*sample task point outputs"]:
-        """Outputs at x, or at (x, r) if the network sees the representation too."""
-        h = self.scale(x)
-        if representation is not None:
-            h = torch.cat([h, representation[:, None].expand(-1, x.shape[1], -1)], dim=-1)
-        for index, (layer, layer_rates) in enumerate(zip(self.dropout_layers(), rates, strict=True)):
-            if index:
-                h = self.activation(h)
-            h = way(layer, h, layer_rates)
-        return h
+        """Outputs at x, or at (x, r) if the network sees a representation too."""
+        return way(list(self.dropout_layers())[-1], self.hidden(x, rates, way, seen), rates[-1])

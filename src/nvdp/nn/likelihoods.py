@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+SHARED_START = -3.0  # a shared σ begins just above its floor
 
 
 def gaussian_log_prob(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -25,27 +26,40 @@ def gaussian_log_prob(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 class GaussianLikelihood(nn.Module):
-    """Turns the last layer of a network into the mean and standard deviation of every output."""
+    """Turns the last layer of a network into the mean and standard deviation of every output.
 
-    def __init__(self, y_dim: int, variance: str = "learned", min_std: float = 0.1) -> None:
+    With ``shared`` a learned σ is the same at all points of all tasks, and the network gives means alone.
+    """
+
+    def __init__(self, y_dim: int, variance: str = "learned", min_std: float = 0.1, shared: bool = False) -> None:
         super().__init__()
         if variance not in ("learned", "fixed"):
             raise InputError(f"unknown variance '{variance}'; expected learned or fixed")
         self.y_dim, self.variance, self.min_std = y_dim, variance, min_std
+        self.raw_std = nn.Parameter(torch.full((y_dim,), SHARED_START)) if shared and variance == "learned" else None
 
     @property
     def outputs(self) -> int:
         """How many numbers the network must give for each point."""
-        return 2 * self.y_dim if self.variance == "learned" else self.y_dim
+        return 2 * self.y_dim if self.variance == "learned" and self.raw_std is None else self.y_dim
+
+    def noise(self, mean: Float[Tensor, "*batch y"]) -> Float[Tensor, "*batch y"]:
+        """σ where it does not depend on the point."""
+        if self.raw_std is None:
+            return torch.ones_like(mean)
+        return self._positive(self.raw_std).expand_as(mean)
+
+    def _positive(self, raw: Tensor) -> Tensor:
+        return self.min_std + (1 - self.min_std) * F.softplus(raw)
 
     def forward(
         self, outputs: Float[Tensor, "*batch outputs"]
     ) -> tuple[Float[Tensor, "*batch y"], Float[Tensor, "*batch y"]]:
         """(mean, std) of each output."""
-        if self.variance == "fixed":
-            return outputs, torch.ones_like(outputs)
+        if self.outputs == self.y_dim:
+            return outputs, self.noise(outputs)
         mean, raw = outputs.split(self.y_dim, dim=-1)
-        return mean, self.min_std + (1 - self.min_std) * F.softplus(raw)
+        return mean, self._positive(raw)
 
     def log_prob(self, outputs: Float[Tensor, "*batch outputs"], y: Float[Tensor, "*batch y"]) -> Tensor:
         """log p(y | x, φ) of every point, summed over its values."""

@@ -130,7 +130,7 @@ class ConditionedMLP(nn.Module):
     """A network of (x, condition) whose condition is one vector per task, not one per point.
 
     The first layer acts on x and on the condition separately: W [x, c] = W_x x + W_c c, so that the condition's
-    share is computed once per task.
+    share is computed once per task. `features` of each point beside x are a part of its inputs.
     """
 
     def __init__(
@@ -142,9 +142,11 @@ class ConditionedMLP(nn.Module):
         outputs: int,
         activation: str,
         scale: InputScale = AS_GIVEN,
+        features: int = 0,
     ) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale, self.width = scale, width
+        inputs += features
         self.activation = activation_named(activation)
         self.first_x = nn.Parameter(torch.empty(inputs, width))
         self.first_condition = nn.Linear(condition, width)
@@ -157,11 +159,15 @@ class ConditionedMLP(nn.Module):
         self.last = nn.Linear(width, outputs)
 
     def forward(
-        self, x: Float[Tensor, "task point x"], condition: Float[Tensor, "*sample task condition"]
+        self,
+        x: Float[Tensor, "task point x"],
+        condition: Float[Tensor, "*sample task condition"],
+        features: Float[Tensor, "task point feature"] | None = None,
     ) -> Float[Tensor, "*sample task point outputs"]:
         """Outputs at x under every condition."""
         shared = self.first_condition(condition).unsqueeze(-2)  # (*sample, task, 1, width)
-        h = self.activation(self.scale(x) @ self.first_x + shared)
+        inputs = self.scale(x) if features is None else torch.cat([self.scale(x), features], dim=-1)
+        h = self.activation(inputs @ self.first_x + shared)
         for linear in self.hidden:
             h = self.activation(linear(h))
         return self.last(h)

@@ -2,14 +2,16 @@
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, get_args, get_type_hints
 
 from nvdp.data.config import NO_DATA, DataConfig
 from nvdp.data.episodes import EpisodeConfig
 from nvdp.data.fewshot_sets import FEWSHOT_TASKS
+from nvdp.data.images import ImageTasks
 from nvdp.data.registry import IMAGE_TASKS, check_task, task_source
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ModelConfig
@@ -19,12 +21,14 @@ from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES,
 from nvdp.training.optimizers import check_optimizer
 
 FORMAT_VERSION = 1
+MOST_BYTES = 1_000_000  # of a config.json
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, FewShotConfig),
     "kl": (KLScale,),
     "data": (DataConfig,),
     "episodes": (EpisodeConfig, NoneType),
 }
+KINDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 T = TypeVar("T")
 
 
@@ -110,10 +114,12 @@ class RunConfig:
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
         try:
+            if path.stat().st_size > MOST_BYTES:
+                raise InputError(f"{path} has {path.stat().st_size} bytes; a configuration has at most {MOST_BYTES}")
             values = json.loads(path.read_text())
         except FileNotFoundError:
             raise InputError(f"{path.parent} holds no run: {path.name} is missing") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"{path} cannot be read as JSON: {error}") from None
         if not isinstance(values, dict):
             raise InputError(f"{path} holds a {type(values).__name__}; expected a JSON object")
@@ -121,6 +127,8 @@ class RunConfig:
 
 
 def _check_episodes(task: str, classifies: bool, episodes: EpisodeConfig | None) -> None:
+    if task == "csv" and episodes is None:
+        return  # rows of a table have numbers or classes beside them
     if (task in FEWSHOT_TASKS) != classifies:
         kind = "classification" if task in FEWSHOT_TASKS else "regression"
         raise InputError(f"the task {task} is one of {kind}; the model's settings are not")
@@ -129,11 +137,24 @@ def _check_episodes(task: str, classifies: bool, episodes: EpisodeConfig | None)
         raise InputError(f"the task {task} is given {given} settings of episodes; expected {expected}")
 
 
+def _check_kind(name: str, value: Any, hint: Any, origin: str) -> None:
+    """Refuse a value that is not of the kind that its setting is declared to be; JSON's 1 is also a 1.0."""
+    kinds = get_args(hint) or (hint,)
+    if not set(kinds) <= {int, float, str, bool, NoneType}:
+        return  # a group of settings, checked by its own record
+    fits = type(value) in kinds or (float in kinds and type(value) is int)
+    if not fits or (isinstance(value, float) and not math.isfinite(value)):
+        expected = " or ".join("null" if kind is NoneType else KINDS[kind] for kind in kinds)
+        raise InputError(f"{origin}: setting '{name}' is {str(value)[:40]!r}; expected {expected}")
+
+
 def _record(kind: type[T], values: dict[str, Any], origin: str) -> T:
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    hints = get_type_hints(kind)
     for name in values:
         if name not in known:
             raise InputError(f"{origin}: {unknown_name('key', name, known)}")
+        _check_kind(name, values[name], hints[name], origin)
     try:
         return kind(**values)
     except TypeError as error:
@@ -150,6 +171,15 @@ TOY: dict[str, Any] = {
     "decoder_sees": "x,r",
 }
 
+DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
+# Where targets read the context themselves, encoder and rate networks have little left to say.
+_READING: dict[str, Any] = {"layers": 2, "activation": "silu", "encoder_layers": 3, "rate_layers": 2}
+READING: dict[str, dict[str, Any]] = {
+    "nvdp-attentive": _READING,
+    "anp": _READING | {"attention_by_distance": False},
+    "nvdp-conv": _READING,
+    "convcnp": _READING,
+}
 CELEBA: dict[str, Any] = {"representation": 1_024}
 NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
 IMAGES: dict[str, Any] = {"x_centre": 0.5, "x_scale": 4.0, "y_centre": 0.5, "y_scale": 2.0}  # [0, 1] → [−2, 2], [−1, 1]
@@ -174,6 +204,12 @@ RELEASED_IMAGE_KL = KLScale("released", 0.5)
 DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
 
 
+def pixel_grid(size: int, scaled: bool) -> dict[str, Any]:
+    """A grid with a cell for every pixel, and a kernel for a second dimension."""
+    low, high = (-2.0, 2.0) if scaled else (0.0, 1.0)
+    return {"grid_low": low, "grid_high": high, "grid_cells": size, "conv_kernel": 5}
+
+
 def preset_config(
     task: str, model: str, preset: str, variance: str = "learned", data: DataConfig = NO_DATA, **changes: Any
 ) -> RunConfig:
@@ -191,12 +227,15 @@ def preset_config(
     source = task_source(task, data)
     architecture: dict[str, Any] = {"x_dim": source.x_dim, "y_dim": source.y_dim}
     architecture |= TOY if task == "trig" else CELEBA if task == "celeba" else {}
+    architecture |= READING.get(model, {})
+    if isinstance(source, ImageTasks) and "conv" in model:
+        architecture |= pixel_grid(source.source.size, preset in OWN_RECIPE)
     if preset == "released":
         architecture["rate_bounds"] = "clip"
     if preset in OWN_RECIPE:
         architecture |= IMAGES if task in IMAGE_TASKS else {}
         architecture |= NARROW if task == "celeba" else {}
-        architecture["task_norm"] = model == "nvdp" and task != "trig"  # a CNP learns slower with it
+        architecture["task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
         architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
     training = dict(_PRESETS[preset])
     kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
@@ -210,7 +249,7 @@ def preset_config(
         model=ModelConfig(model, variance=variance, **architecture),
         preset=preset,
         objective=spec.objective,
-        kl=kl if model == "nvdp" else KLScale("elbo", 1.0),
+        kl=kl if model in DROPOUT_MODELS else KLScale("elbo", 1.0),
         data=data,
         **training,
     )

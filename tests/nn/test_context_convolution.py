@@ -1,0 +1,44 @@
+import pytest
+import torch
+
+from nvdp.errors import InputError
+from nvdp.nn.context_convolution import ContextConvolution, Grid
+from nvdp.tasks import PointSet
+
+
+def points(x, y):
+    x, y = torch.tensor(x)[None], torch.tensor(y)[None]
+    return PointSet(x, y, torch.ones(x.shape[:2], dtype=torch.bool))
+
+
+def test_moving_all_points_by_cells_moves_the_features_with_them():
+    convolution = ContextConvolution(1, 1, 6, 2, 3, Grid(-4.0, 4.0, 81))
+    at = torch.tensor([[[-0.33], [0.2], [0.77]]])
+    still = convolution.read(points([[0.0], [0.5]], [[1.0], [-1.0]]))(at)
+    moved = convolution.read(points([[1.0], [1.5]], [[1.0], [-1.0]]))(at + 1.0)
+    assert torch.allclose(still, moved, atol=1e-4)
+
+
+def test_a_pixel_is_found_again_at_its_own_row_and_column():
+    convolution = ContextConvolution(2, 1, 1, 1, 1, Grid(0.0, 1.0, 5))
+    with torch.no_grad():
+        convolution.log_reach.fill_(-4.0)
+        convolution.first.weight.copy_(torch.tensor([0.0, 1.0]).view(1, 2, 1, 1))
+        convolution.first.bias.zero_()
+        for parameter in convolution.blocks.parameters():
+            parameter.zero_()
+    read = convolution.read(points([[0.25, 1.0], [0.0, 0.5]], [[3.0], [7.0]]))
+    assert (read.maps[0, 0] > 1e-6).nonzero().tolist() == [[0, 2], [1, 4]]
+    found = read(torch.tensor([[[0.25, 1.0], [0.0, 0.5], [1.0, 0.25], [0.125, 1.0]]]))
+    assert found[0, :, 0].tolist() == pytest.approx([3.0, 7.0, 0.0, 1.5], abs=1e-3)
+
+
+def test_a_target_beyond_the_grid_sees_its_edge():
+    convolution = ContextConvolution(1, 1, 4, 1, 3, Grid(-1.0, 1.0, 21))
+    read = convolution.read(points([[0.9]], [[1.0]]))
+    assert torch.equal(read(torch.tensor([[[5.0]]])), read(torch.tensor([[[1.0]]])))
+
+
+def test_three_inputs_are_refused():
+    with pytest.raises(InputError, match="need 1 or 2 inputs; the task has 3"):
+        ContextConvolution(3, 1, 4, 1, 3, Grid(-1.0, 1.0, 21))

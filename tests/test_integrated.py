@@ -1,0 +1,69 @@
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from nvdp.integrated import IntegratedPosterior, joint_log_density, weight_variance
+from nvdp.models.registry import build_model
+from nvdp.tasks import PointSet
+
+NAMES = ("nvdp-attentive", "nvdp-conv")
+
+
+@pytest.fixture(params=NAMES)
+def posterior(request, small_config, make_task):
+    model = build_model(small_config(request.param, activation="silu")).eval()
+    task = make_task(6, 0)
+    with torch.no_grad():
+        for rate_head in model.rates.heads:
+            rate_head.bias.fill_(1.0)  # rates well above their floor
+    return model.adapt(task.x_context, task.y_context)
+
+
+def test_the_closed_form_is_what_many_sampled_functions_say(posterior, generator):
+    x = torch.linspace(-2, 2, 5)
+    assert isinstance(posterior, IntegratedPosterior)
+    sampled, closed = posterior.predict(x, 20_000, generator), posterior.marginals(x, 4_000, generator)
+    error = sampled.spread / math.sqrt(20_000)
+    assert ((sampled.mean - closed.mean).abs() < 5 * error + 1e-4).all()
+    assert torch.allclose(sampled.std, closed.std, rtol=0.03)
+    assert (closed.functions.std(0) < sampled.spread).all()  # what is left to sample is less
+
+
+def test_all_points_together_have_the_density_of_their_covariance(generator):
+    features, y = torch.randn(2, 9, 4, generator=generator), torch.randn(2, 9, 3, generator=generator)
+    mean, variance = torch.randn(2, 9, 3, generator=generator), torch.rand(2, 5, 3, generator=generator)
+    mask = torch.tensor([[True] * 9, [True] * 6 + [False] * 3])
+    noise = torch.tensor([0.3, 0.5, 1.0]).expand(2, 9, 3)
+    for points in (9, 3):  # more points than features, and fewer
+        cut = PointSet(torch.zeros(2, points, 1), y[:, :points], mask[:, :points])
+        ours = joint_log_density(cut, features[:, :points], mean[:, :points], variance, noise[:, :points])
+        for task in range(2):
+            real = mask[task, :points]
+            a = torch.cat([features[task, :points][real], torch.ones(int(real.sum()), 1)], dim=1)
+            total = 0.0
+            for output in range(3):
+                covariance = (a * variance[task, :, output]) @ a.T + noise[0, 0, output] ** 2 * torch.eye(len(a))
+                density = MultivariateNormal(mean[task, :points, output][real], covariance)
+                total += density.log_prob(y[task, :points, output][real]).item()
+            assert ours[task].item() == pytest.approx(total, abs=1e-3)
+
+
+def test_single_points_alone_are_the_marginals_that_are_predicted(small_config, make_task):
+    model = build_model(small_config("nvdp-attentive", joint_share=0.0, rate_floor=1e-6)).eval()
+    with torch.no_grad():
+        for head in model.rates.heads[:-1]:
+            head.bias.fill_(-30.0)  # hidden layers without noise: nothing is sampled
+    task = make_task(5, 4)
+    x, y = (torch.cat(parts) for parts in ((task.x_context, task.x_target), (task.y_context, task.y_target)))
+    posterior = model.adapt(task.x_context, task.y_context)
+    trained = posterior.expected_log_likelihood(PointSet.of(x, y))
+    assert trained.item() == pytest.approx(posterior.predict(x).log_prob(y).sum().item(), rel=1e-3)
+
+
+def test_the_variance_of_weights_is_that_of_dropout(posterior):
+    layer, rates = posterior._last()
+    rate = torch.cat([rates.weight(), rates.bias()[:, None]], dim=1)
+    theta = torch.cat([layer.weight, layer.bias[None]])
+    assert torch.allclose(weight_variance(layer, rates), rate * (1 - rate) * theta**2)
