@@ -52,6 +52,9 @@ def train(
     kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
     rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
     decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
+    aggregation: Annotated[
+        str | None, typer.Option(help="How points make a set's representation: mean, bayesian or attention.")
+    ] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
     way: Annotated[int | None, typer.Option(help="to classify: classes of an episode. (default: 5)")] = None,
     shot: Annotated[int | None, typer.Option(help="to classify: support images of a class. (default: 1)")] = None,
@@ -77,7 +80,7 @@ def train(
             "torch.compile; needs a C++ compiler)."
         ),
     ] = "fused",
-    devices: Annotated[int, typer.Option(help="Number of devices; only 1 so far.")] = 1,
+    devices: Annotated[int, typer.Option(help="Devices, or processes on CPUs, that share the tasks of a step.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
     threads: Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -121,6 +124,7 @@ def train(
         "variance": variance,
         "rate_bounds": rate_bounds,
         "decoder_sees": decoder_sees,
+        "aggregation": aggregation,
     }
     settings = {
         "task": task,

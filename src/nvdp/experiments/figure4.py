@@ -21,7 +21,7 @@ from nvdp.plots import PictureGrid, PictureRow, context_grid, figure_pictures
 from nvdp.randomness import derived_generator
 from nvdp.training.run_folder import load_run
 
-MODELS = ("np", "np+cnp", "nvdp")
+MODELS = ("np", "np+cnp", "nvdp", "nvdp-conv")
 TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
 PRIVATE = ("celeba",)  # may be looked at, not passed on
 SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
@@ -79,7 +79,7 @@ def draw_private(folders: Mapping[str, Path]) -> Sequence[Path]:
         images = _test_images(name)
         sizes = context_sizes(images.shape[1] * images.shape[2])
         grid = context_grid(_models(folders, name), images[SHOWN_IMAGE], sizes, _title(name), SEED)
-        written += figure_pictures([grid], folders[f"{MODELS[-1]}-{name}"] / "figure4.png")
+        written += figure_pictures([grid], folders[f"nvdp-{name}"] / "figure4.png")
     return written
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.errors import InputError
+from nvdp.experiments.report_choices import choices_section
 from nvdp.experiments.report_images import choice_section, table2_section
 from nvdp.experiments.report_parts import METRICS, runs_section, score_table, steps_of
 from nvdp.experiments.report_table3 import table3_section
@@ -24,14 +25,17 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
     """The whole page as Markdown."""
     sections = [
         _table1(read_results(folder, "table1", budget)),
+        runs_section(read_results(folder, "attentive", budget), "Table 1 extended", ATTENTIVE_TEXT),
         table2_section(read_results(folder, "table2", budget), paper_numbers()["table2"]),
         choice_section(folder, budget),
         table3_section(read_results(folder, "table3", budget), paper_numbers()["table3"]),
+        choices_section(read_results(folder, "fewshot-choices", budget)),
         runs_section(read_results(folder, "learning", budget), "NVDP and CNP, longer", LEARNING_TEXT),
         runs_section(read_results(folder, "figure9", budget), "Trigonometry toy", TOY_TEXT),
         runs_section(read_results(folder, "recipes", budget), "The recipe", RECIPES_TEXT),
         runs_section(read_results(folder, "quarter", budget), "The recipe in a quarter of the time", QUARTER_TEXT),
         runs_section(read_results(folder, "ablations", budget), "Ablations of NVDP's training", ABLATIONS_TEXT),
+        runs_section(read_results(folder, "living", budget), "What keeps a posterior alive", LIVING_TEXT),
         _figures(folder, budget),
     ]
     if not any(sections):
@@ -51,6 +55,16 @@ first 256 tasks of this same validation set, so its scores are not those of a se
 
 LEARNING_TEXT = """The paper's architecture, learned variance, same steps and same validation tasks for both. The paper
 trains 500,000 steps."""
+
+ATTENTIVE_TEXT = """Models whose targets read the context themselves, learned variance, the validation tasks of table 1,
+in the seconds of NVDP's row there, whose 10,000 steps cost about as much. In `nvdp-attentive` and `nvdp-conv` the last
+layer is integrated out: *mean* is that closed form with the other layers at their mean, *E log* and *log E* sample the
+other layers alone. Sampled functions, and so *spread*, are drawn from all layers. *spread ~ exact std* is the
+correlation over all points of functions' spread and the exact posterior's standard deviation."""
+
+LIVING_TEXT = """One change at a time from `nvdp-attentive` as shipped, equal steps (the attentive NP's as many as take
+the same time), one seed, scored on tasks apart from those of the tables: directions, not verdicts. A posterior is alive
+where sampled functions differ, and differ where the exact posterior is wide."""
 
 RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`. Every run sees as many tasks
 and warms up for a tenth of its steps; one seed and short runs: directions, not verdicts. The tasks that these choices
@@ -114,8 +128,11 @@ def _figures(folder: Path, budget: str) -> str:
 def readme_block(folder: Path, budget: str = "cpu") -> str:
     """The short table of the README: the learned-variance rows with mean parameters."""
     results = read_results(folder, "table1", budget)
-    longer = read_results(folder, "learning", budget)
-    rows = {f"{name}, {r['steps']:,} steps": r for name, r in longer.items()}
+    rows = {
+        f"{name}, {r['steps']:,} steps": r
+        for what in ("attentive", "learning")
+        for name, r in read_results(folder, what, budget).items()
+    }
     names = (*NAMES, SHIPPED)
     rows |= {f"{name}, {r['steps']:,} steps": r for name in names if (r := results.get(f"{name}-learned")) is not None}
     if not rows:

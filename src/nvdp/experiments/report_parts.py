@@ -12,7 +12,9 @@ METRICS = ("LL", "RLL", "PLL")
 def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) -> Iterator[str]:
     """A row of scores for each result, beside the paper's where there are any, and the ceiling below."""
     head = ["model"] + [f"{m} {f}" for m in METRICS for f in ("mean", "E log", "log E")]
-    head += ["± LL", "spread", "rate", "90 % covers", "seconds"] + (["paper LL / RLL / PLL"] if paper else [])
+    follows = any(row["evaluation"].get("spread_follows_oracle") is not None for row in rows.values())
+    head += ["± LL", "spread"] + (["spread ~ exact std"] if follows else []) + ["rate", "90 % covers", "seconds"]
+    head += ["paper LL / RLL / PLL"] if paper else []
     yield "| " + " | ".join(head) + " |"
     yield "|" + " --- |" * len(head)
     for name, result in rows.items():
@@ -23,6 +25,9 @@ def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) ->
             cells += [f"{scores[flavour]:.3f}" for flavour in FLAVOURS]
         cells.append(f"{evaluation['scores']['LL']['stderr']:.3f}")
         cells.append(f"{evaluation['spread']:.3f}")
+        if follows:
+            correlation = evaluation.get("spread_follows_oracle")
+            cells.append("" if correlation is None else f"{correlation:.2f}")
         cells.append("" if evaluation["mean_rate"] is None else f"{evaluation['mean_rate']:.3f}")
         cells.append(f"{evaluation['coverage']['90%']:.1%}")
         cells.append(f"{result['seconds']:.0f}")
