@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nvdp.bench.adapt import NAMES
+from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.plots.curves import figure_training
 from nvdp.plots.style import (
     BLUE,
@@ -34,14 +35,13 @@ METHODS = {
     "oracle": ("GP with the true kernel", GREEN),
 }
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
+HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
 LINES = {"ours": ("nvdp", BLUE, "o-"), "autograd": ("straightforward", VERMILLION, "s--")}
 
 
 def draw(result: dict[str, Any], path: Path) -> list[Path]:
     """Draw a suite's result; a PDF goes beside a PNG."""
-    return {"step": _step, "adapt": _adapt, "growth": _growth, "quality": _quality}[result["suite"]](
-        result["rows"], path
-    )
+    return DRAWN[result["suite"]](result["rows"], path)
 
 
 def _step(rows: list[dict[str, Any]], path: Path) -> list[Path]:
@@ -81,6 +81,27 @@ def _adapt(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     return _finish(figure, path)
 
 
+def _fewshot(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    columns = min(3, len(shapes))
+    lines = -(-len(shapes) // columns)
+    figure = new_figure(WIDTH, 0.4 + 2.2 * lines)
+    grid = figure.subplots(lines, columns, squeeze=False).ravel()
+    for axes, shape in zip(grid, shapes, strict=False):
+        group = [row for row in rows if row["shape"] == shape]
+        _bars(axes, group, HALVES, "ms")
+        axes.set_yscale("log")
+        axes.set_xticks(
+            range(len(group)), [row["model"] for row in group], rotation=40, ha="right", rotation_mode="anchor"
+        )
+        axes.set_title(shape, fontsize=FONT_SIZE + 1)
+        axes.set_ylabel("ms a task", fontsize=FONT_SIZE)
+        tidy(axes)
+    for axes in grid[len(shapes) :]:
+        axes.remove()
+    return _finish(figure, path)
+
+
 def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     from matplotlib.ticker import LogLocator, StrMethodFormatter
 
@@ -116,11 +137,15 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
 
 def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     curves = {}
-    for recipe in dict.fromkeys(row["recipe"] for row in rows):
-        group = [row for row in rows if row["recipe"] == recipe]
+    for model, recipe in dict.fromkeys((row["model"], row["recipe"]) for row in rows):
+        group = [row for row in rows if (row["model"], row["recipe"]) == (model, recipe)]
         seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
-        curves[f"{recipe} recipe"] = (seconds, ll)
-    return figure_training(curves, path, x_label="seconds of training on one thread")
+        curves[model if recipe == "cpu" else f"{model}, {recipe} recipe"] = (seconds, ll)
+    levels = {
+        "exact GP": rows[0]["ceiling_LL"],
+        "NVDP as printed, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
+    }
+    return figure_training(curves, path, x_label="seconds of one thread's training", reference_lines=levels)
 
 
 def _bars(axes: Any, rows: list[dict[str, Any]], variants: dict[str, tuple[str, str]], unit: str) -> None:
@@ -147,3 +172,6 @@ def _finish(figure: Any, path: Path) -> list[Path]:
             handles.setdefault(label, handle)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, fontsize=FONT_SIZE, frameon=False)
     return save_figure(figure, path)
+
+
+DRAWN = {"step": _step, "adapt": _adapt, "fewshot": _fewshot, "growth": _growth, "quality": _quality}

@@ -1,4 +1,4 @@
-"""Suite ``quality``: log-likelihood against seconds for NVDP with the shipped recipe and with the paper's."""
+"""Suite ``quality``: log-likelihood against seconds for every model; for NVDP with the paper's recipe beside ours."""
 
 import time
 from collections.abc import Sequence
@@ -8,10 +8,11 @@ from typing import Any, cast
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation import VALIDATION_SEED
-from nvdp.metrics import Scores, evaluate_regression
+from nvdp.metrics import RegressionScores, Scores, evaluate_regression
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
@@ -21,12 +22,23 @@ from nvdp.training.optimizers import build_optimizer
 from nvdp.training.step import TrainingStep
 from nvdp.training.trainer import learning_rate_at
 
-RECIPES = ("cpu", "paper")
+RECIPES = (  # model, preset
+    ("nvdp-attentive", "cpu"),
+    ("nvdp-conv", "cpu"),
+    ("nvdp", "cpu"),
+    ("nvdp", "paper"),
+    ("np+cnp+vp", "cpu"),
+    ("np+cnp", "cpu"),
+    ("np+vp", "cpu"),
+    ("np", "cpu"),
+    ("cnp", "cpu"),
+)
 CHUNK_SECONDS, TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 2.0, 10, 128, 8
+MIN_STD = ModelConfig().min_std
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 NOTES = {
     "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",
-    "seconds": "training alone, data generation included; recipes take turns, scoring is not counted",
+    "seconds": "processor time of training alone, data generation included; models take turns, scoring is not counted",
     "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks",
 }
 
@@ -54,10 +66,10 @@ class Recipe:
     def train_until(self, seconds: float) -> None:
         """Train until its own clock shows that many seconds."""
         self.model.train()
-        began = time.perf_counter() - self.spent
+        began = time.process_time() - self.spent
         while self.spent < seconds:
             self.one_step()
-            self.spent = time.perf_counter() - began
+            self.spent = time.process_time() - began
 
     def one_step(self) -> None:
         """As the trainer does it, but with the schedule's position taken from the clock."""
@@ -81,6 +93,11 @@ class Recipe:
         model = self.model if self.average is None else cast(MetaModel, self.average.module)
         batches = validation_tasks(self.source, VALIDATION_SEED, validation)
         scores = cast(Scores, evaluate_regression(model, batches, SAMPLES)["scores"])
+        ceiling = RegressionScores()
+        for tasks in validation_tasks(self.source, VALIDATION_SEED, validation):
+            assert isinstance(tasks, GPTaskBatch)
+            exact = tasks.oracle(min_std=MIN_STD).log_prob(tasks.y.double())[0]
+            ceiling.add_log_likelihoods("oracle", exact, tasks)
         return {
             "model": self.config.model.name,
             "shape": self.config.task,
@@ -91,14 +108,18 @@ class Recipe:
             "autograd_ms": None,
             "floor_ms": None,
             **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
+            "ceiling_LL": ceiling.scores()["LL"]["oracle"],
         }
 
 
 def quality_rows(
-    seconds: float, fractions: Sequence[float] = FRACTIONS, validation: int = VALIDATION_TASKS
+    seconds: float,
+    fractions: Sequence[float] = FRACTIONS,
+    validation: int = VALIDATION_TASKS,
+    recipes_of: Sequence[tuple[str, str]] = RECIPES,
 ) -> list[dict[str, Any]]:
-    """Train each recipe for that many seconds, in turns, and score both at the same fractions of them."""
-    recipes = [_started(preset, seconds) for preset in RECIPES]
+    """Train each recipe for that many seconds, in turns, and score all at the same fractions of them."""
+    recipes = [_started(model, preset, seconds) for model, preset in recipes_of]
     rows, clock = [], 0.0
     for mark in (fraction * seconds for fraction in fractions):
         while clock < mark:
@@ -109,13 +130,13 @@ def quality_rows(
     return rows
 
 
-def _started(preset: str, seconds: float) -> Recipe:
+def _started(model: str, preset: str, seconds: float) -> Recipe:
     """A recipe whose number of steps is what the seconds allow, judged by a trial of a few steps."""
-    config = preset_config("gp", "nvdp", preset)
+    config = preset_config("gp", model, preset)
     trial = Recipe(config, seconds)
     trial.one_step()
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(TRIAL_STEPS):
         trial.one_step()
-    steps = max(1, round(seconds * TRIAL_STEPS / (time.perf_counter() - began)))
+    steps = max(1, round(seconds * TRIAL_STEPS / (time.process_time() - began)))
     return Recipe(replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10)), seconds)

@@ -1,11 +1,9 @@
 """The results page, made from the result files alone: the paper's numbers, ours, and the ceiling."""
 
-import json
-from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from nvdp.errors import InputError
+from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.experiments.report_choices import choices_section
 from nvdp.experiments.report_images import choice_section, table2_section
 from nvdp.experiments.report_parts import METRICS, runs_section, score_table, steps_of
@@ -14,11 +12,6 @@ from nvdp.experiments.results import Result, read_results
 from nvdp.experiments.table1 import NAMES, SHIPPED
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
-
-
-def paper_numbers() -> dict[str, Any]:
-    """Every number of the paper's tables: number or [mean, std] by table, setting, model and metric."""
-    return json.loads((files("nvdp.experiments") / "paper_numbers.json").read_text())
 
 
 def results_page(folder: Path, budget: str = "cpu") -> str:
