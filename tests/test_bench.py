@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from nvdp.bench import SUITES, Settings, growth, peers, report, run_suite
+from nvdp.bench import SUITES, Settings, fewshot, growth, peers, report, run_suite
 from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, naive_model, naive_step, our_step
 from nvdp.bench.draw import draw
@@ -153,6 +153,20 @@ def test_adapt_rows_have_a_null_quality_without_a_trained_model(tmp_path):
     assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()
 
 
+def test_every_few_shot_classifier_is_timed_in_turns_beside_prototypes(tmp_path):
+    shape = fewshot.EpisodeShape("omniglot-fewshot", 3, 1)
+    rows = fewshot.fewshot_rows(2, 20.0, [shape])
+    assert [row["model"] for row in rows] == fewshot.NAMES
+    assert len(rows) == 8
+    costs = {row["model"]: row for row in rows}
+    assert costs["protonet"]["adapt_over_protonet"] == costs["protonet"]["predict_over_protonet"] == 1
+    # A second-order inner loop goes through the extractor forth and back; class means go through it once.
+    assert costs["maml"]["adapt_over_protonet"] > 1
+    result = {"suite": "fewshot", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
+    assert report.table(result).row_count == 8
+    assert draw(result, tmp_path / "fewshot.png")[0].stat().st_size > 1000
+
+
 @pytest.mark.parametrize("name", ["sklearn", "gpytorch"])
 def test_a_gaussian_process_fitted_to_enough_points_predicts_well(name):
     pytest.importorskip(name)
@@ -175,8 +189,8 @@ def test_fine_tuning_leaves_the_model_as_it_was(small_config):
 
 
 def test_quality_rows_follow_both_recipes_on_their_own_clocks(tmp_path):
-    rows = quality_rows(1.0, (0.5, 1.0), validation=4)
-    assert [row["recipe"] for row in rows] == ["cpu", "paper"] * 2
+    rows = quality_rows(1.0, (0.5, 1.0), validation=4, recipes_of=(("cnp", "cpu"), ("nvdp", "paper")))
+    assert [(row["model"], row["recipe"]) for row in rows] == [("cnp", "cpu"), ("nvdp", "paper")] * 2
     for row in rows:
         assert set(row) >= CONTRACT | {"LL", "seconds", "steps"}
         assert row["steps"] > 0

@@ -12,10 +12,18 @@ from nvdp.loading import pretrained_names
 from nvdp.metrics import evaluate_regression
 
 
-@pytest.mark.parametrize("name", pretrained_names())
-def test_a_pretrained_model_is_small_and_scores_what_its_file_says(name):
-    folder = Path(nvdp.__file__).parent / "weights" / name
-    assert (folder / "model.safetensors").stat().st_size < 6_000_000
+WEIGHTS = Path(nvdp.__file__).parent / "weights"
+
+
+def test_pretrained_models_are_small():
+    assert {"gp", "gp-nvdp", "mnist"} <= set(pretrained_names())
+    for name in pretrained_names():
+        assert (WEIGHTS / name / "model.safetensors").stat().st_size < 6_000_000
+
+
+@pytest.mark.parametrize("name", ["gp", "gp-nvdp"])
+def test_a_pretrained_model_scores_what_its_file_says(name):
+    folder = WEIGHTS / name
     stated = json.loads((folder / "scores.json").read_text())["evaluation"]
     validation = stated["validation"]
     chunks = [GPTasks().validation_chunk(validation["seed"], chunk) for chunk in range(4)]
@@ -28,6 +36,28 @@ def test_a_pretrained_model_is_surer_near_its_context_than_far_from_it():
     posterior = nvdp.load("gp").adapt([-0.1, 0.0, 0.1], [0.5, 0.5, 0.5])
     near, far = posterior.predict([0.0, 1.9], samples=50).std.flatten()
     assert near < 0.5 * far
+
+
+def test_functions_of_the_pretrained_model_differ_where_the_exact_posterior_is_wide():
+    tasks = GPTasks().validation_chunk(20_220, 0)
+    posterior = nvdp.load("gp").adapt(tasks.context)
+    spread = posterior.predict(tasks.x, samples=32).spread.flatten().double()
+    exact = tasks.oracle().std.flatten()
+    assert torch.corrcoef(torch.stack([spread, exact]))[0, 1] > 0.8
+    assert posterior.mean_rates()[:, -1].mean() > 0.1
+
+
+def test_the_pretrained_model_of_digits_knows_what_is_beside_a_stroke():
+    from nvdp.data.images import pixel_coordinates
+
+    model, x = nvdp.load("mnist"), pixel_coordinates(28, 28).view(28, 28, 2)
+    shown, ink = x[6:22:2, 10:18:2].reshape(-1, 2), torch.zeros(8, 4, 1)
+    ink[:, 2] = 1.0  # a vertical stroke, every other row and column
+    prediction = model.adapt(shown, ink.reshape(-1, 1)).predict(x.reshape(-1, 2), samples=16)
+    picture, std = (part.view(28, 28) for part in (prediction.mean[:, 0], prediction.std[:, 0]))
+    assert picture[9:20, 14].min() > 0.5  # rows between those shown
+    assert picture[:3].abs().max() < 0.3  # digits do not reach the edge
+    assert picture[9:20, 10].max() < 0.4
 
 
 def test_an_unknown_name_is_told_with_what_there_is():

@@ -56,7 +56,7 @@ class TaskState:
     """The contexts of some tasks as a model remembers them; adding and taking away points gives a new state.
 
     >>> import nvdp
-    >>> model = nvdp.load("gp")
+    >>> model = nvdp.load("gp-nvdp")
     >>> state = TaskState.of(model, [-1.0, 0.0], [0.3, 0.9]).update([1.0], [0.1])
     >>> scratch = model.adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
     >>> torch.allclose(state.posterior().predict([0.5]).mean, scratch.predict([0.5]).mean, atol=1e-5)
@@ -71,6 +71,9 @@ class TaskState:
     single: bool = False  # one task given without a task axis; so are its predictions
 
     def __post_init__(self) -> None:
+        if not self.model.remembers:
+            name = self.model.config.name
+            raise InputError(f"this {name} model needs the points themselves, not only the sum of their features")
         if self.model.training and (self.model.config.task_norm or self.model.config.rate_norm):
             raise InputError("the model is being trained: what it remembers would not last; call model.eval() first")
 
@@ -154,7 +157,7 @@ def posterior_from_bytes(model: MetaModel, data: bytes) -> Posterior:
     """The posterior whose ``to_bytes`` gave these bytes, under the same model.
 
     >>> import nvdp
-    >>> model = nvdp.load("gp")
+    >>> model = nvdp.load("gp-nvdp")
     >>> data = TaskState.of(model, [0.0], [0.5]).posterior().to_bytes()
     >>> posterior_from_bytes(model, data).update([1.0], [0.2]).predict([0.5]).mean.shape
     torch.Size([1, 1])
