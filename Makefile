@@ -4,12 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   ?= demo
 
-.PHONY: help install demo test lint docs bench clean
+.PHONY: help install demo test lint coverage trust docs bench clean
 
 help:
 	@echo "make demo   train an NVDP for two minutes, score it beside the exact GP, draw it"
 	@echo "make test   ruff, type check and all tests"
 	@echo "make lint   ruff and type check alone"
+	@echo "make coverage  all tests, and which lines of the package they reach"
+	@echo "make trust  faults and hostile input at length; renews docs/trust.md"
 	@echo "make bench  time training steps and adaptation beside their rivals and the matrix products alone"
 	@echo "make docs   build the documentation into site/"
 	@echo "make clean  remove .venv and what the other commands made"
@@ -17,7 +19,7 @@ help:
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,bench,web]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,bench,botorch,web,tables,examples]'
 	touch $@
 
 install: $(VENV)/installed
@@ -36,8 +38,15 @@ lint: install
 test: lint
 	$(BIN)/python -m pytest
 
+coverage: install
+	$(BIN)/python -m pytest --cov=nvdp --cov-report=term:skip-covered
+
+trust: install
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'
+	$(BIN)/python -m faults
+
 bench: install
-	for suite in step adapt growth; do \
+	for suite in step adapt fewshot growth; do \
 	  $(BIN)/nvdp bench --suite $$suite --json results/bench/$$suite.json --plot results/bench/$$suite.png; \
 	done
 

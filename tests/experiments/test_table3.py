@@ -9,9 +9,10 @@ from PIL import Image
 
 from nvdp.data import fewshot_folder
 from nvdp.data.config import DataConfig
+from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.queue import work_off
-from nvdp.experiments.report import paper_numbers, results_page
+from nvdp.experiments.report import results_page
 from nvdp.experiments.report_table3 import table3_section
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table3 import METHODS, SETTINGS, extractor_config, plan, regime_of, run_name

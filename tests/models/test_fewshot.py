@@ -40,26 +40,30 @@ def tasks(generator):
     return blobs(generator, 3)
 
 
-CONTRAST = "nvdp, contrast"
+ACTIVATIONS = {"rate_sees": "contrast", "rate_path": "activations"}
+VARIANTS = {
+    "nvdp, contrast": {"rate_sees": "contrast", "decoder_sees": "x,r"},
+    "nvdp, activations": ACTIVATIONS,
+    "nvdp, activations and r": {"rate_path": "activations", "decoder_sees": "x,r"},
+}
 
 
 def variant(name):
-    changes = {"rate_sees": "contrast", "decoder_sees": "x,r"} if name == CONTRAST else {}
-    return small(name.split(",")[0], **changes).eval().requires_grad_(False)
+    return small(name.split(",")[0], **VARIANTS.get(name, {})).eval().requires_grad_(False)
 
 
-@pytest.fixture(params=[*NAMES, CONTRAST])
+@pytest.fixture(params=[*NAMES, *VARIANTS])
 def model(request):
     return variant(request.param)
 
 
-@pytest.fixture(params=[*(name for name in NAMES if name != "meta-dropout"), CONTRAST])
+@pytest.fixture(params=[*(name for name in NAMES if name != "meta-dropout"), *VARIANTS])
 def placeless_model(request):
     """All but meta-dropout, whose noise belongs to a place in the support and in the batch."""
     return variant(request.param)
 
 
-@pytest.fixture(params=[*SET_BASED, CONTRAST])
+@pytest.fixture(params=[*SET_BASED, *VARIANTS])
 def set_model(request):
     return variant(request.param)
 
@@ -126,9 +130,10 @@ def test_a_query_is_classified_alike_alone_and_among_others(model, tasks):
     torch.testing.assert_close(everything.by_sample[:, :, 5:6], one.by_sample, **CLOSE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "nvdp, activations"])
 def test_on_images_a_query_does_not_depend_on_the_others_unless_asked_to(name, generator):
-    model = small(name, "conv4").train()
+    changes, name = VARIANTS.get(name, {}), name.split(",")[0]
+    model = small(name, "conv4", **changes).train()
     y = torch.eye(WAY).repeat(2, 1).expand(2, -1, -1)
     images = TaskBatch.first_points_as_context(torch.rand(2, 2 * WAY, 784, generator=generator), y, WAY)
     OBJECTIVES[MODELS[name].classifier.objective](model, images, KLScale(), generator).value.backward()
@@ -159,11 +164,11 @@ def test_samples_disagree_unless_the_posterior_is_a_point(model, tasks):
     assert torch.equal(prediction.by_sample, posterior.predict(tasks.x, 8).by_sample)
 
 
-@pytest.mark.parametrize("decoder_sees", ["x", "x,r"])
-def test_hand_derived_gradients_are_those_of_autograd_for_rates_of_classes(decoder_sees, tasks):
+@pytest.mark.parametrize("changes", [{}, *VARIANTS.values()])
+def test_hand_derived_gradients_are_those_of_autograd_for_rates_of_classes(changes, tasks):
     gradients = []
     for engine in (None, AUTOGRAD):
-        model = small("nvdp", decoder_sees=decoder_sees).double()
+        model = small("nvdp", **changes).double()
         if engine:
             model.engine = engine
         noise = torch.Generator().manual_seed(3)
@@ -277,6 +282,7 @@ def test_wrong_inputs_are_refused_with_their_numbers(model, tasks):
         ({"decoder_sees": "r"}, "'decoder_sees' is 'r'"),
         ({"inner_rate": 0}, "'inner_rate' is 0"),
         ({"rate_sees": "all"}, "'rate_sees' is 'all'"),
+        ({"rate_path": "r"}, "'rate_path' is 'r'; expected 'network' or 'activations'"),
         ({"statistics": "support"}, "'support'; expected running or batch"),
         ({"name": "maml", "statistics": "running"}, "'running'; expected support or batch"),
     ],

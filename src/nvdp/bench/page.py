@@ -26,8 +26,8 @@ extractor.""",
     "growth": """NVDP's training step as tasks, points, width and layers grow from the paper's shape. Peak memory is the
 kernel's high-water mark above model and data. Where the straightforward version would need more than 6 GiB it is not
 run and its memory is estimated (≈).""",
-    "quality": """The same seconds for every model, which took turns, and for NVDP with the paper's recipe beside ours. At
-the end of their seconds the schedules of our recipes end too.""",
+    "quality": """The same seconds for every model, which took turns, and for NVDP with the paper's recipe beside ours.
+At the end of their seconds the schedules of our recipes end too.""",
 }
 
 

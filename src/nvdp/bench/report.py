@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from nvdp.bench import adapt, growth, quality, step
+from nvdp.bench import adapt, fewshot, growth, quality, step
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
 from nvdp.runtime import keep_freed_memory, use_threads
@@ -81,8 +81,14 @@ def _growth(settings: Settings) -> list[Row]:
 
 def _quality(settings: Settings) -> list[Row]:
     if settings.quick:
-        return quality.quality_rows(settings.seconds or 20.0, (0.25, 1.0))
+        return quality.quality_rows(settings.seconds or 5.0, (0.25, 1.0))
     return quality.quality_rows(settings.seconds or 600.0)
+
+
+def _fewshot(settings: Settings) -> list[Row]:
+    if settings.quick:
+        return fewshot.fewshot_rows(5, 10.0, fewshot.QUICK_SHAPES)
+    return fewshot.fewshot_rows(30, 60.0)
 
 
 def _text(key: str) -> Cell:
@@ -146,6 +152,19 @@ SUITES: dict[str, Suite] = {
             "oracle LL": _number("oracle_ll", ".2f"),
         },
     ),
+    "fewshot": Suite(
+        "Few-shot classifiers: milliseconds (quartiles) for a new task",
+        _fewshot,
+        fewshot.NOTES,
+        {
+            "task": _text("shape"),
+            "method": _text("model"),
+            "adapt": _time("adapt"),
+            f"/ {fewshot.BASE}": _number(f"adapt_over_{fewshot.BASE}", ".2f", " ×"),
+            "predict": _time("predict"),
+            f"/ {fewshot.BASE}'s": _number(f"predict_over_{fewshot.BASE}", ".2f", " ×"),
+        },
+    ),
     "growth": Suite(
         "Growth of NVDP's training step: milliseconds, and MiB at the peak",
         _growth,
@@ -165,6 +184,7 @@ SUITES: dict[str, Suite] = {
         _quality,
         quality.NOTES,
         {
+            "model": _text("model"),
             "recipe": _text("recipe"),
             "seconds": _number("seconds", ".0f"),
             "steps": _text("steps"),

@@ -14,7 +14,8 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table1, table2, table3, learning, recipes, quarter, ablations, figure2, figure4 or figure9."
+            help="table1, table2, table3, fewshot-choices, learning, recipes, quarter, ablations, figure2, figure3, "
+            "figure4 or figure9."
         ),
     ],
     budget: Annotated[
@@ -27,6 +28,12 @@ def reproduce(
         str | None, typer.Option(help="Only runs whose name contains this, e.g. celeba; nothing is drawn then.")
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    executor: Annotated[
+        str, typer.Option(help="Where runs take place: local (processes here) or ray (a cluster; needs nvdp[cluster]).")
+    ] = "local",
+    address: Annotated[
+        str | None, typer.Option(help="ray: the cluster's address, e.g. 10.0.0.1:6379. [default: one started here]")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
 ) -> None:
     """Do the runs behind a table or figure, score them, and draw.
@@ -35,6 +42,7 @@ def reproduce(
     """
     from nvdp.data.fetch import use_data_folder
     from nvdp.errors import unknown_name
+    from nvdp.experiments.executors import executor_named
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.queue import work_off
     from nvdp.experiments.registry import experiment_named
@@ -45,12 +53,13 @@ def reproduce(
     experiment = experiment_named(what)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
+    place = executor_named(executor, address)
     use_data_folder(data_dir)
     keep_freed_memory()
     use_threads()
     if experiment.prepare is not None:
         experiment.prepare(budget, device)
-    folders = work_off(experiment, budget, out, runs, jobs, device, only)
+    folders = work_off(experiment, budget, out, runs, jobs, device, only, place)
     typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
     if only is not None:
         return

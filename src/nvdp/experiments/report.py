@@ -5,6 +5,7 @@ from pathlib import Path
 from nvdp.errors import InputError
 from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.experiments.report_choices import choices_section
+from nvdp.experiments.report_figure3 import figure3_section
 from nvdp.experiments.report_images import choice_section, table2_section
 from nvdp.experiments.report_parts import METRICS, runs_section, score_table, steps_of
 from nvdp.experiments.report_table3 import table3_section
@@ -19,6 +20,7 @@ def results_page(folder: Path, budget: str = "cpu") -> str:
     sections = [
         _table1(read_results(folder, "table1", budget)),
         runs_section(read_results(folder, "attentive", budget), "Table 1 extended", ATTENTIVE_TEXT),
+        figure3_section(folder, budget),
         table2_section(read_results(folder, "table2", budget), paper_numbers()["table2"]),
         choice_section(folder, budget),
         table3_section(read_results(folder, "table3", budget), paper_numbers()["table3"]),
@@ -96,6 +98,10 @@ def _table1(results: dict[str, Result]) -> str:
 
 FIGURES = {
     "figure2": {"figure2": "Figure 2: functions sampled by every model from the same five context points."},
+    "figure3": {
+        "figure3": "Figure 3: log-likelihood after so many points; left, every learner by its own choices, right, NVDP "
+        "and the exact GP by who chooses. Bands are two standard errors."
+    },
     "figure4": {
         "figure4": "Figure 4: digits and signs that no model has seen, from 10, 30, 100, half and all pixels: two "
         "sampled functions of each model, its predictive standard deviation, and as many pixels of its own choice."

@@ -56,10 +56,10 @@ SETTINGS = (
     *(Setting("miniimagenet", 5, shot) for shot in (1, 5)),
 )
 EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
-# The cpu budget gives every method about the same time, some 5 minutes of one core where images are trained on, so the
+# The cpu budget gives every method about the same time, some 7 minutes of one core where images are trained on, so the
 # steps follow from what a step costs; those that adapt by gradients take fewer episodes a step, to take more steps.
-GRADIENT_STEPS = {"maml": (1_100, 500), "meta-sgd": (900, 300), "meta-dropout": (550, 200)}  # 1-shot, 5-shot
-SET_STEPS = (1_000, 800)
+GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
+SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
 FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP reads every query once for each class

@@ -7,6 +7,11 @@ from nvdp.nn.conv import EXTRACTORS, STATISTICS, check_statistics
 
 GRADIENT_MODELS = ("maml", "meta-sgd", "meta-dropout")
 GRADIENT_STATISTICS = ("support", "batch")
+NVDP_CHOICES = {
+    "decoder_sees": ("x", "x,r"),
+    "rate_sees": ("mean", "contrast"),
+    "rate_path": ("network", "activations"),
+}
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class FewShotConfig:
     rate_bounds: str = "affine"  # or "clip", as in the paper
     rate_floor: float = 0.01
     rate_sees: str = "mean"  # of a class's features; or "contrast": what sets it apart from the task's other classes
+    rate_path: str = "network"  # the meta-network alone; or "activations": also the class's own, at a layer's inputs
     decoder_sees: str = "x"  # or "x,r": NVDP's classifier is also given the class representation
     training_samples: int = 10  # of VERSA's class weights
     inner_steps: int = 1
@@ -67,10 +73,12 @@ class FewShotConfig:
                 f"model setting 'features' is {self.features}; {self.extractor} gives {given} for images of "
                 f"{self.size}×{self.size}"
             )
-        if self.decoder_sees not in ("x", "x,r"):
-            raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")
-        if self.rate_sees not in ("mean", "contrast"):
-            raise InputError(f"model setting 'rate_sees' is '{self.rate_sees}'; expected 'mean' or 'contrast'")
+        for field, known in NVDP_CHOICES.items():
+            value = getattr(self, field)
+            if value not in known:
+                raise InputError(
+                    f"model setting '{field}' is '{value}'; expected {' or '.join(repr(name) for name in known)}"
+                )
         if not isinstance(self.inner_rate, int | float) or not self.inner_rate > 0:
             raise InputError(f"model setting 'inner_rate' is {self.inner_rate!r}; expected a positive number")
         if self.statistics is None:

@@ -126,16 +126,18 @@ class RateNetwork(nn.Module):
 
     def forward(self, *representations: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
         """The rates of every layer for each task; for several sets of each task, one set after the other."""
-        temperature = self.temperature.clamp(*TEMPERATURE_RANGE)
         hidden = self.hidden(torch.cat(representations))  # (layer, task, width)
-        rates = []
-        for index, (shape, h, tau) in enumerate(zip(self.layer_shapes, hidden, temperature, strict=True)):
-            # In the weights' precision even under autocast: near its bounds a rate needs its digits.
-            logits = self._logits(index, h, len(representations))
-            experts = torch.sigmoid((logits / tau).to(temperature.dtype))  # s(·) of (a, b, c)
-            rows, columns, layer = experts.split([*shape, 1], dim=-1)
-            rates.append(LayerRates(rows, columns, layer, self.bounds))
-        return tuple(rates)
+        return tuple(
+            self.layer_rates(index, self._logits(index, h, len(representations))) for index, h in enumerate(hidden)
+        )
+
+    def layer_rates(self, index: int, logits: Float[Tensor, "task logit"]) -> LayerRates:
+        """s(·/τ) of one layer's (a, b, c)."""
+        tau = self.temperature[index].clamp(*TEMPERATURE_RANGE)
+        # In the weights' precision even under autocast: near its bounds a rate needs its digits.
+        experts = torch.sigmoid((logits / tau).to(tau.dtype))
+        rows, columns, layer = experts.split([*self.layer_shapes[index], 1], dim=-1)
+        return LayerRates(rows, columns, layer, self.bounds)
 
     def _logits(self, index: int, h: Float[Tensor, "task width"], sets: int) -> Float[Tensor, "task logit"]:
         head = cast(nn.Linear, self.heads[index])

@@ -19,7 +19,7 @@ QUERIES = {"quick": 5, "cpu": 5, "paper": 15}  # of a class; features cost so li
 # The sum over all classes' weights is large where rates differ from the start: a weight of 0.001 can press them all to
 # their floor, and the classifier stays at chance.
 NVDP_FEWSHOT_KL = KLScale("elbo", 1e-5)
-NVDP_QUICK_START = {"rate_sees": "contrast"}
+NVDP_QUICK_START = {"rate_sees": "contrast", "rate_path": "activations"}
 
 # VERSA's numbers of steps, tasks a step and rate, by task, classes and shots; other shapes take those of 5-way 5-shot.
 _PAPER: dict[tuple[str, int, int], dict[str, Any]] = {
