@@ -2,15 +2,16 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.models.registry import MODELS, build_model
+from nvdp.models.registry import build_model
 from nvdp.states import TaskState, posterior_from_bytes
 
-NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
+NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 VARIANTS = [(name, {}) for name in NAMES]
 VARIANTS += [("nvdp", {"task_norm": True}), ("nvdp", {"decoder_sees": "x,r", "count_feature": True})]
 VARIANTS += [
@@ -44,6 +45,46 @@ def test_points_taken_in_one_by_one_equal_adapting_to_all_of_them(model, make_ta
     for x, y in zip(task.x_context, task.y_context, strict=True):
         posterior = posterior.update(x[None], y[None])
     same(posterior, model.adapt(task.x_context, task.y_context), task.x_target)
+
+
+def test_an_adapted_posterior_goes_on_learning(model, make_task):
+    """Update equals adapting from scratch, forget is its inverse, and bytes give the posterior again."""
+    task = make_task(8, 3, 2, 3)
+    x, y = task.x_context, task.y_context
+    few, all_points = model.adapt(x[:5], y[:5]), model.adapt(x, y)
+    more = few.update(x[5:], y[5:])
+    same(more, all_points, task.x_target)
+    same(all_points.forget(x[5:], y[5:]), few, task.x_target)
+    assert all_points.forget(x, y).memory.counts.item() == 0
+    again = model.posterior_from_bytes(all_points.to_bytes())
+    same(again, all_points, task.x_target)
+    assert again.predict(task.x_target).mean.dim() == 2
+
+
+def test_adapted_tasks_of_different_sizes_go_on_learning_together(model, ragged_batch):
+    batch = ragged_batch(2, 3)
+    same(model.adapt(batch.context).update(batch.target), model.adapt(batch.whole), batch.x)
+
+
+def test_arrays_written_over_after_adapting_are_not_remembered(nvdp_model):
+    x, y = np.array([[0.0], [1.0]], np.float32), np.array([[0.3], [0.5]], np.float32)
+    posterior, expected = nvdp_model.adapt(x, y), TaskState.of(nvdp_model, x, y).update([2.0], [0.1]).posterior()
+    x[:], y[:] = 7, 7
+    same(posterior.update([2.0], [0.1]), expected, [0.5])
+
+
+def test_a_model_in_training_adapts_and_says_why_it_does_not_remember(small_config):
+    posterior = build_model(small_config("nvdp", task_norm=True)).adapt([0.0], [1.0])
+    with pytest.raises(InputError, match=r"model\.eval"):
+        posterior.update([1.0], [0.0])
+
+
+def test_a_model_whose_targets_read_the_points_keeps_no_state(small_config):
+    model = build_model(small_config("nvdp-attentive")).eval()
+    with pytest.raises(InputError, match="needs the points themselves"):
+        TaskState.of(model, [0.0], [1.0])
+    with pytest.raises(InputError, match="adapt its model to all points together"):
+        model.adapt([0.0], [1.0]).update([1.0], [0.0])
 
 
 def test_forgotten_points_leave_nothing(model, make_task):
@@ -117,8 +158,10 @@ def test_what_cannot_be_is_told_in_one_line(nvdp_model, small_config):
         state.update(torch.zeros(2, 1, 1), torch.zeros(2, 1, 1))
     with pytest.raises(InputError, match="finite"):
         state.update([float("nan")], [0.0])
+    forgetful = nvdp_model.adapt([0.0], [1.0])
+    forgetful.memory = None
     with pytest.raises(InputError, match="no memory"):
-        nvdp_model.adapt([0.0], [1.0]).update([0.0], [1.0])
+        forgetful.update([0.0], [1.0])
     training = build_model(dataclasses.replace(small_config("nvdp"), task_norm=True))
     with pytest.raises(InputError, match=r"model\.eval"):
         TaskState.of(training, [0.0], [1.0])

@@ -28,6 +28,27 @@ def derived_generator(seed: int, *purpose: str | int, device: torch.device | str
     return torch.Generator(device=device).manual_seed(derived_seed(seed, *purpose))
 
 
+class ShareOfNoise(torch.Generator):
+    """A generator of which several processes each use one part: together they draw what one alone would.
+
+    >>> whole = standard_normal((4, 8), torch.zeros(1), torch.Generator().manual_seed(0))
+    >>> parts = [ShareOfNoise.of(torch.Generator().manual_seed(0), part, 2) for part in range(2)]
+    >>> torch.equal(whole, torch.cat([standard_normal((2, 8), torch.zeros(1), each) for each in parts]))
+    True
+    """
+
+    part: int
+    parts: int
+
+    @classmethod
+    def of(cls, generator: torch.Generator, part: int, parts: int) -> "ShareOfNoise":
+        """Part `part` of what a fresh generator would draw."""
+        share = cls(device=generator.device)
+        share.manual_seed(generator.initial_seed())
+        share.part, share.parts = part, parts
+        return share
+
+
 def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Noise of a shape, in the precision and on the device of another tensor.
 
@@ -36,4 +57,7 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
     """
     if generator is None:  # left out, not passed as None: torch.compile knows only the former for shapes that vary
         return torch.randn(shape, dtype=like.dtype, device=like.device)
+    if isinstance(generator, ShareOfNoise):  # tasks are the first axis that is not of length one
+        whole = torch.randn((generator.parts, *shape), generator=generator, dtype=like.dtype, device=like.device)
+        return whole[generator.part]
     return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)

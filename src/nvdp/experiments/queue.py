@@ -1,6 +1,5 @@
 """A queue of runs: each a process with one thread, resumable, never repeated, its result one JSON file."""
 
-import csv
 import json
 import os
 import platform
@@ -8,25 +7,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 import torch
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import nvdp
 from nvdp.errors import InputError
 from nvdp.evaluation import VALIDATION_SEED, evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.queue_progress import QueueProgress
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.fewshot_evaluation import evaluate_classifier_run
 from nvdp.files import write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.run_folder import LOG, WEIGHTS
+from nvdp.training.run_folder import WEIGHTS
 from nvdp.training.trainer import Machine, train
 
 POLL_SECONDS = 1.0
@@ -49,6 +47,9 @@ class Order:
     validation_seed: int = VALIDATION_SEED
 
 
+Executor = Callable[[str, Sequence[PlannedRun], list[Order], Path, int], None]  # title, plan, orders, runs, jobs
+
+
 def work_off(
     experiment: Experiment,
     budget: str,
@@ -57,6 +58,7 @@ def work_off(
     jobs: int = 1,
     device: str = "auto",
     only: str | None = None,
+    executor: Executor | None = None,
 ) -> dict[str, Path]:
     """Do every run of an experiment that is not done, perhaps `only` those of some names; the run folders by name."""
     if jobs < 1:
@@ -81,7 +83,7 @@ def work_off(
         for run in plan
     ]
     waiting = [order for order in orders if not _finished(order) and not _taken_over(order, out)]
-    _run_processes(experiment.name, plan, waiting, runs, jobs)
+    (executor or run_processes)(experiment.name, plan, waiting, runs, jobs)
     return {run.name: run.folder(runs) for run in plan}
 
 
@@ -116,18 +118,11 @@ def _taken_over(order: Order, out: Path) -> bool:
     return False
 
 
-def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
+def run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order], runs: Path, jobs: int) -> None:
+    """Carry out the waiting orders in processes of this machine, `jobs` at once."""
     active: dict[subprocess.Popen[bytes], tuple[Order, IO[str]]] = {}
     failed: list[str] = []
-    total = sum(run.config.steps for run in plan)
-    with Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[state]}"),
-        TimeRemainingColumn(),
-        console=Console(stderr=True),
-    ) as bar:
-        whole = bar.add_task(title, total=total, state="")
+    with QueueProgress(title, plan, runs) as bar:
         polite = (signal.SIGTERM, signal.SIGHUP)  # each is a Ctrl-C to the queue
         before = [signal.signal(number, signal.default_int_handler) for number in polite]
         try:
@@ -145,10 +140,9 @@ def _run_processes(title: str, plan: Sequence[PlannedRun], waiting: list[Order],
                     if process.returncode:
                         failed.append(f"{order.name}: {' '.join(lines[-1:]) or process.returncode}")
                     for line in [] if process.returncode else lines:
-                        bar.console.print(f"{order.name}: {line}")
-                done = sum(_steps_done(run.folder(runs)) for run in plan)
+                        bar.say(f"{order.name}: {line}")
                 names = ", ".join(order.name for order, _ in active.values())
-                bar.update(whole, completed=done, state=f"{len(waiting)} waiting; {names}")
+                bar.update(f"{len(waiting)} waiting; {names}")
         except BaseException:
             for process in active:
                 process.send_signal(signal.SIGTERM)
@@ -170,13 +164,12 @@ def _start(order: Order, said: IO[str]) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(command, env=environment, stderr=said, start_new_session=True)
 
 
-def _steps_done(folder: Path) -> int:
-    try:
-        with (folder / LOG).open() as file:
-            rows = list(csv.reader(file))
-        return int(rows[-1][0]) if len(rows) > 1 else 0
-    except (OSError, ValueError, IndexError):
-        return 0
+def order_of(text: str) -> Order:
+    """The order that a process is given as JSON."""
+    values: dict[str, Any] = json.loads(text)
+    values["config"] = RunConfig.from_dict(values["config"])
+    values["also_on"] = tuple(values["also_on"])
+    return Order(**values)
 
 
 def carry_out(order: Order) -> None:

@@ -1,5 +1,7 @@
 """Representations normalised over tasks: what differs between tasks is what the rates have to depend on."""
 
+from collections.abc import Callable
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,6 +9,13 @@ from torch import Tensor, nn
 MOMENTUM = 0.02  # of the running averages, after as many batches
 RAMP = 1_000  # batches until values are those of the running averages
 EPSILON = 1e-5
+Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
+
+
+def moments_over_tasks(r: Float[Tensor, "task r"]) -> tuple[Float[Tensor, " r"], Float[Tensor, " r"]]:
+    """Variance and mean."""
+    variance, mean = torch.var_mean(r, 0, correction=0)
+    return variance, mean
 
 
 class TaskNorm(nn.Module):
@@ -31,6 +40,7 @@ class TaskNorm(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
+        self.moments: Moments = moments_over_tasks  # another where the tasks of a step are shared by processes
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
@@ -42,11 +52,11 @@ class TaskNorm(nn.Module):
         if not self.training or len(context) < 2:  # one task has no variance
             scale = torch.rsqrt(self.variance + EPSILON)
             return tuple((r - self.mean) * scale for r in (context, *others))
-        self._follow(*torch.var_mean(context.detach(), 0, correction=0))
+        self._follow(*self.moments(context.detach()))
         return tuple(self._renormalised(r) for r in (context, *others))
 
     def _renormalised(self, r: Float[Tensor, "task r"]) -> Float[Tensor, "task r"]:
-        variance, mean = torch.var_mean(r, 0, correction=0)
+        variance, mean = self.moments(r)
         scale, running_scale = torch.rsqrt(variance + EPSILON), torch.rsqrt(self.variance + EPSILON)
         share = (self.batches / RAMP).clamp(max=1)  # of the running averages in the values
         stretch = (running_scale / scale).detach() ** share

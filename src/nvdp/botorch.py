@@ -1,0 +1,230 @@
+"""A model for BoTorch: Bayesian optimisation with what was learned from other tasks of the same family.
+
+Needs the extra ``nvdp[botorch]``. Samples of the posterior are functions drawn once and kept: each is the same function
+in whatever batch of points it is asked, which is what Monte Carlo acquisition functions and their gradients rely on.
+"""
+
+import copy
+from dataclasses import replace
+from typing import Any, Self
+
+import torch
+from botorch.acquisition.objective import PosteriorTransform
+from botorch.exceptions.errors import UnsupportedError
+from botorch.models.model import Model
+from botorch.posteriors.posterior import Posterior
+from botorch.sampling.base import MCSampler
+from botorch.sampling.get_sampler import GetSampler
+from botorch.sampling.normal import SobolQMCNormalSampler
+from jaxtyping import Float
+from torch import Tensor
+from torch.special import ndtr, ndtri
+
+from nvdp.errors import InputError
+from nvdp.estimators.base import MetaEstimator
+from nvdp.fitted import FittedModel
+from nvdp.models.base import MetaModel
+from nvdp.randomness import derived_generator
+from nvdp.sampled_functions import SampledFunctions
+from nvdp.scaling import DataScale
+
+SAMPLES = 64  # functions; a power of two is covered evenly by quasi-random numbers
+
+
+class FunctionsPosterior(Posterior):
+    """The values of some equally probable functions at the points of a batch.
+
+    A base sample is one standard normal number a sample, which chooses the function: it is shared by all points and
+    all batches, so that each sample is one function everywhere.
+    """
+
+    def __init__(self, values: Float[Tensor, "function *batch q m"]) -> None:
+        self.values = values
+
+    @property
+    def device(self) -> torch.device:
+        """Of the values."""
+        return self.values.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the values."""
+        return self.values.dtype
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Of the points."""
+        return self.values.shape[1:-2]
+
+    @property
+    def mean(self) -> Float[Tensor, "*batch q m"]:
+        """Mean over functions."""
+        return self.values.mean(0)
+
+    @property
+    def variance(self) -> Float[Tensor, "*batch q m"]:
+        """Variance over functions."""
+        return self.values.var(0, correction=0)
+
+    @property
+    def base_sample_shape(self) -> torch.Size:
+        """One number, whatever the points; BoTorch wants the batch's axes before it."""
+        return torch.Size([*self.batch_shape, 1, 1])
+
+    @property
+    def batch_range(self) -> tuple[int, int]:
+        """The batch's axes, over which base samples are the same."""
+        return (0, -2)
+
+    def _extended_shape(self, sample_shape: torch.Size = torch.Size()) -> torch.Size:  # noqa: B008  (BoTorch's own)
+        return sample_shape + self.values.shape[1:]
+
+    def rsample(self, sample_shape: torch.Size | None = None) -> Float[Tensor, "*sample_and_batch q m"]:
+        """Functions at random, with gradients in the points."""
+        shape = torch.Size([1]) if sample_shape is None else sample_shape
+        return self.values[torch.randint(len(self.values), shape, device=self.device)]
+
+    def rsample_from_base_samples(
+        self, sample_shape: torch.Size, base_samples: Float[Tensor, "*sample_and_batch 1 1"]
+    ) -> Float[Tensor, "*sample_and_batch q m"]:
+        """The functions that base samples choose, with gradients in the points."""
+        if base_samples.shape != sample_shape + self.base_sample_shape:
+            expected = tuple(sample_shape + self.base_sample_shape)
+            raise InputError(f"base samples have shape {tuple(base_samples.shape)}; expected {expected}")
+        one = base_samples.reshape(*sample_shape, -1)[..., 0]
+        index = (ndtr(one.double()) * len(self.values)).long().clamp(max=len(self.values) - 1)
+        return self.values[index]
+
+
+@GetSampler.register(FunctionsPosterior)
+def _sampler(posterior: FunctionsPosterior, sample_shape: torch.Size, *, seed: int | None = None) -> MCSampler:
+    return SobolQMCNormalSampler(sample_shape, seed=seed)
+
+
+class NVDPModel(Model):
+    """A trained model and the observations of a new task, as BoTorch takes it.
+
+    ``model`` is any regression model of this package, or a fitted one (`nvdp.fitted.load_fitted`, or an `NVDPRegressor`
+    after `meta_fit`), whose units are then those of X and Y. The observations are (*batch, points, inputs) and
+    (*batch, points, outputs), in any number, even none. A learned σ(x) holds much of what a model does not know of a
+    function. With ``lean`` each of the ``samples`` functions leans to one side by its own share of what σ(x) is above
+    its floor, so that the variance of samples is the predictive one; without, they are the posterior's functions alone.
+
+    >>> import nvdp
+    >>> x = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
+    >>> model = NVDPModel(nvdp.load("gp"), x, x.sin())
+    >>> model.posterior(torch.rand(5, 2, 1, dtype=torch.float64)).rsample(torch.Size([16])).shape
+    torch.Size([16, 5, 2, 1])
+    """
+
+    def __init__(
+        self,
+        model: MetaModel | FittedModel | MetaEstimator,
+        train_X: Float[Tensor, "*batch n d"],
+        train_Y: Float[Tensor, "*batch_and_n m"],
+        samples: int = SAMPLES,
+        seed: int = 0,
+        lean: bool = True,
+    ) -> None:
+        super().__init__()
+        if samples < 1:
+            raise InputError(f"samples is {samples}; expected at least 1")
+        if train_X.shape[:-1] != train_Y.shape[:-1]:
+            raise InputError(f"train_X has shape {tuple(train_X.shape)} but train_Y has {tuple(train_Y.shape)}")
+        known: MetaModel | FittedModel = model._meta() if isinstance(model, MetaEstimator) else model
+        self.meta_model = _frozen(known.model if isinstance(known, FittedModel) else known)
+        self._given = replace(known, model=self.meta_model) if isinstance(known, FittedModel) else self.meta_model
+        config = self.meta_model.config
+        self.scale = known.scale if isinstance(known, FittedModel) else DataScale.identity(config.x_dim, config.y_dim)
+        self.train_inputs, self.train_targets = (train_X,), train_Y
+        self.samples, self.seed, self.lean = samples, seed, lean
+        self._task_shape = train_X.shape[:-2]
+        x, y = self._scaled(train_X, "x"), self._scaled(train_Y, "y")
+        x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (x, y))
+        posterior = self.meta_model.adapt(x, y)
+        self._functions = SampledFunctions(posterior, samples, seed)
+        # Where σ does not depend on the point, all of it is noise; elsewhere what lies above the floor is doubt.
+        self._noise_floor = posterior.likelihood.min_std if posterior.likelihood.outputs > config.y_dim else None
+        # One number for each function, evenly over the normal distribution, in an order that tells nothing.
+        even = ndtri((torch.arange(samples, dtype=torch.float64) + 0.5) / samples)
+        self._lean = even[torch.randperm(samples, generator=derived_generator(seed, "lean"))]
+
+    @property
+    def num_outputs(self) -> int:
+        """Values of an observation."""
+        return self.meta_model.config.y_dim
+
+    @property
+    def batch_shape(self) -> torch.Size:
+        """Of the tasks whose observations it holds."""
+        return self._task_shape
+
+    def posterior(
+        self,
+        X: Float[Tensor, "*batch q d"],
+        output_indices: list[int] | None = None,
+        observation_noise: bool | Tensor = False,
+        posterior_transform: PosteriorTransform | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """The sampled functions at X; `observation_noise` adds that of the likelihood, drawn once for a shape of X."""
+        if isinstance(observation_noise, Tensor):
+            raise UnsupportedError("the noise is the model's own; observation_noise may be True or False")
+        values, std = self._values(self.transform_inputs(X))
+        if observation_noise:
+            noise = torch.randn(values.shape, generator=derived_generator(self.seed, "noise"), dtype=values.dtype)
+            values = torch.addcmul(values, std, noise.to(values))
+        if output_indices is not None:
+            values = values[..., output_indices]
+        posterior = FunctionsPosterior(values.to(X))
+        return posterior if posterior_transform is None else posterior_transform(posterior)
+
+    def _values(self, X: Tensor) -> tuple[Tensor, Tensor]:
+        """Every function at X and the noise of an observation there, (function, *batch, q, m) each."""
+        batch = torch.broadcast_shapes(X.shape[:-2], self._task_shape)
+        extra, tasks = batch[: len(batch) - len(self._task_shape)], self._task_shape
+        if batch[len(extra) :] != tasks:
+            raise InputError(f"X has the batch shape {tuple(X.shape[:-2])}; the tasks have {tuple(tasks)}")
+        x = self._scaled(X, "x").expand(*batch, *X.shape[-2:]).reshape(extra.numel(), tasks.numel(), *X.shape[-2:])
+        # Batches of points of one task are points of that task: its functions are the same in all of them.
+        mean, std = self._functions(x.transpose(0, 1).flatten(1, 2))
+        floor = std if self._noise_floor is None else torch.full_like(std, self._noise_floor)
+        if self.lean:
+            open_part = (std.square() - floor.square()).clamp(min=torch.finfo(std.dtype).eps).sqrt()
+            mean = mean + self._lean.to(mean)[:, None, None, None] * open_part
+        centre, spread = (_numbers(v, mean) for v in (self.scale.y_centre, self.scale.y_spread))
+        last = (X.shape[-2], self.num_outputs)
+        split, shape = (tasks.numel(), extra.numel(), *last), (*batch, *last)
+        parts = (mean * spread + centre, (floor if self.lean else std) * spread)
+        values, noise = (
+            part.reshape(self.samples, *split).transpose(1, 2).reshape(self.samples, *shape) for part in parts
+        )
+        return values, noise
+
+    def condition_on_observations(self, X: Tensor, Y: Tensor, **kwargs: Any) -> Self:
+        """The model with more observations; a batch of them makes a batch of models."""
+        (old_x,), old_y = self.train_inputs, self.train_targets
+        batch = torch.broadcast_shapes(old_x.shape[:-2], X.shape[:-2], Y.shape[:-2])
+        x, y = (
+            torch.cat([part.expand(*batch, *part.shape[-2:]) for part in pair], dim=-2)
+            for pair in ((old_x, X.to(old_x)), (old_y, Y.to(old_y)))
+        )
+        return type(self)(self._given, x, y, self.samples, self.seed, self.lean)
+
+    def _scaled(self, values: Tensor, name: str) -> Tensor:
+        centre, spread = getattr(self.scale, f"{name}_centre"), getattr(self.scale, f"{name}_spread")
+        if values.shape[-1] != len(centre):
+            raise InputError(f"{name} has shape {tuple(values.shape)}; expected {len(centre)} values in the last axis")
+        values = values.to(next(self.meta_model.parameters()))
+        return (values - _numbers(centre, values)) / _numbers(spread, values)
+
+
+def _numbers(values: tuple[float, ...], like: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64).to(like)
+
+
+def _frozen(model: MetaModel) -> MetaModel:
+    """A copy in float64, in which line searches see gradients that fit, and whose weights take none."""
+    if all(p.dtype == torch.float64 and not p.requires_grad for p in model.parameters()) and not model.training:
+        return model
+    return copy.deepcopy(model).double().eval().requires_grad_(False)
