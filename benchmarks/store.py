@@ -1,14 +1,16 @@
 """What a store of many tasks costs: bytes a task, and observations and predictions a second, singly and in batches.
 
-    python benchmarks/store.py --tasks 100000 --json store.json
+    python benchmarks/store.py --tasks 1000000 --json results/bench/store.json
 
 Each task gets four points while the store is filled, in batches of 1,000 tasks. Then random tasks are observed and
 predicted one by one and in batches, per second of the clock and, as a machine may have other work, per second of
-this process's own CPU time. The pretrained GP model is used: 128 features a task.
+this process's own CPU time. Filling ends after --most-minutes, whatever was reached. The pretrained GP model is
+used: 128 features a task.
 """
 
 import argparse
 import json
+import os
 import random
 import tempfile
 import time
@@ -35,7 +37,7 @@ def rates(name: str, call: Callable[[], object], each: int, seconds: float) -> d
     return {f"{name}_per_second": round(calls * each / wall, 1), f"{name}_per_cpu_second": round(calls * each / cpu, 1)}
 
 
-def measure(path: Path, tasks: int, seconds: float, power_safe: bool) -> dict[str, float | bool]:
+def measure(path: Path, tasks: int, seconds: float, power_safe: bool, most_minutes: float) -> dict[str, float | bool]:
     """Fill a store and time it."""
     choose, generator = random.Random(0), torch.Generator().manual_seed(0)
     x, y = torch.rand(BATCH, POINTS, 1, generator=generator) * 4 - 2, torch.randn(BATCH, POINTS, 1, generator=generator)
@@ -45,6 +47,9 @@ def measure(path: Path, tasks: int, seconds: float, power_safe: bool) -> dict[st
         for start in range(0, tasks, BATCH):
             size = min(BATCH, tasks - start)
             store.observe_many([f"task-{start + i}" for i in range(size)], list(x[:size]), list(y[:size]))
+            if time.perf_counter() - began > 60 * most_minutes:
+                tasks = start + size
+                break
         speeds = {
             "fill_per_second": round(tasks / (time.perf_counter() - began), 1),
             "fill_per_cpu_second": round(tasks / (time.process_time() - began_cpu), 1),
@@ -70,12 +75,15 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, help="where the store is made and removed (default: a temporary one)")
     parser.add_argument("--seconds", type=float, default=3.0, help="for each of the four timings")
+    parser.add_argument("--most-minutes", type=float, default=5.0, help="for filling the store")
     parser.add_argument("--power-safe", action="store_true", help="wait for the disk at each transaction")
     arguments = parser.parse_args()
     use_threads()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        result = measure(Path(folder) / "tasks.db", arguments.tasks, arguments.seconds, arguments.power_safe)
-    result |= {"points_a_task": POINTS, "query_points": QUERIES, "batch": BATCH}
+        path, before = Path(folder) / "tasks.db", os.getloadavg()[0]
+        result = measure(path, arguments.tasks, arguments.seconds, arguments.power_safe, arguments.most_minutes)
+    result |= {"tasks_asked_for": arguments.tasks, "points_a_task": POINTS, "query_points": QUERIES, "batch": BATCH}
+    result |= {"cores": os.cpu_count() or 1, "load_before": before, "load_after": os.getloadavg()[0]}
     text = json.dumps(result, indent=1)
     print(text)
     if arguments.json is not None:

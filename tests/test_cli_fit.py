@@ -1,5 +1,6 @@
 """From a table to predictions: `nvdp fit` and `nvdp predict` on good tables and on every kind of bad one."""
 
+import io
 import json
 
 import numpy as np
@@ -43,8 +44,48 @@ def test_a_fit_leaves_a_model_its_scores_beside_two_rivals_and_a_figure(model):
     assert names == {"config.json", "model.safetensors", "fit.json", "heldout.png", "heldout.pdf"}
     report = json.loads((model / "fit.json").read_text())["report"]
     assert list(report["scores"]) == ["nvdp", "GP on the context alone", "mean curve of all tasks"]
+    assert report["recipe"] in report["tried"]
     assert report["tasks"]["training"] + report["tasks"]["ending"] + report["tasks"]["scored"] == 12
     assert all(np.isfinite(list(row.values())).all() for row in report["scores"].values())
+
+
+def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
+    result = fitted(growth(8), tmp_path, "--folds", "2")
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert "2-fold" in result.output
+    report = json.loads((tmp_path / "model" / "fit.json").read_text())["report"]
+    assert report["tasks"]["training"] + report["tasks"]["ending"] == report["tasks"]["scored"] == 8
+    assert len(report["recipes_of_folds"]) == 2
+    too_many = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "other", *FEW, "--folds", "5")
+    assert "--folds is 5; expected 2 to 4" in str(too_many.exception)
+
+
+def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
+    from nvdp.training.config import RunConfig
+    from nvdp.training.table_recipes import FEW as RECIPES
+
+    recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"]]
+    saved = RunConfig.load(model / "config.json").model
+    assert all(getattr(saved, name) == value for name, value in recipe.model.items())
+
+
+def test_parquet_is_read_as_csv_is(model, tmp_path):
+    new = growth(3, seed=1)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    new.to_parquet(tmp_path / "new.parquet")
+    outs = []
+    for name in ("new.csv", "new.parquet"):
+        result = run(
+            "predict", model, "--context", tmp_path / name, "--at", tmp_path / name, "--out", tmp_path / "p.csv"
+        )
+        assert result.exit_code == 0, result.output + repr(result.exception)
+        outs.append((tmp_path / "p.csv").read_text())
+    ours, theirs = (pd.read_csv(io.StringIO(text)) for text in outs)
+    np.testing.assert_allclose(ours["mean"], theirs["mean"], rtol=1e-5)
+    (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing more")
+    broken = run("predict", model, "--context", tmp_path / "broken.parquet", "--out", tmp_path / "p.csv")
+    assert isinstance(broken.exception, InputError)
+    assert "\n" not in str(broken.exception)
 
 
 def test_several_new_tasks_are_predicted_at_the_rows_that_are_asked_for(model, tmp_path):
@@ -99,8 +140,15 @@ def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
 
 @pytest.mark.parametrize(
     ("frame", "words"),
-    [(changed(day=3.0), ""), (changed(size=7.0), "'size' is constant"), (growth(2), "so few tasks")],
-    ids=["same x", "constant y", "two tasks"],
+    [
+        (changed(day=3.0), ""),
+        (pd.concat([growth(), growth()]), ""),
+        (changed(size=7.0), "'size' is constant"),
+        (growth(2), "so few tasks"),
+        (changed(size=growth()["size"] * 1e12), ""),
+        (changed(day=growth()["day"] * 1e-9 + 5), ""),
+    ],
+    ids=["same x", "every row twice", "constant y", "two tasks", "huge outputs", "narrow inputs"],
 )
 def test_an_odd_table_has_a_finite_answer(frame, words, tmp_path):
     result = fitted(frame, tmp_path)

@@ -101,6 +101,11 @@ with TaskStore(sys.argv[1], model) as store:
         store.observe(f"t{number % 7}", [float(number % 5)], [1.0])
         print(number, flush=True)
 """
+BATCH = 50
+BATCHES = LOOP.replace(
+    """store.observe(f"t{number % 7}", [float(number % 5)], [1.0])""",
+    f"""store.observe_many([f"b{{i}}" for i in range({BATCH})], [[0.5]] * {BATCH}, [[1.0]] * {BATCH})""",
+)
 
 
 def small_nvdp():
@@ -124,12 +129,26 @@ def test_a_kill_loses_no_acknowledged_observation(path, acknowledged):
     with TaskStore(path, small_nvdp()) as store:
         points = store_stats(path)["points"]
         assert last + 1 <= points <= last + 2  # one more may have been written and not yet said
-        assert store._db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert store._file.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         alone = TaskState.empty(store.model)
         for number in range(points):
             if number % 7 == 0:
                 alone = alone.update([float(number % 5)], [1.0])
         torch.testing.assert_close(store.state(["t0"]).sums, alone.sums, atol=1e-5, rtol=1e-5)
+
+
+def test_a_kill_leaves_batches_whole_and_loses_none_that_was_acknowledged(path):
+    command = [sys.executable, "-c", BATCHES, str(path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        last = next(int(line) for line in process.stdout if int(line) >= 20)
+        process.send_signal(signal.SIGKILL)
+        last = max([last, *[int(line) for line in process.stdout if line.strip().isdigit()]])
+    with TaskStore(path, small_nvdp()) as store:
+        counts = {store.count(name) for name in store}
+        assert len(store) == BATCH
+        assert len(counts) == 1  # no batch is there in part
+        assert last + 1 <= counts.pop() <= last + 2
 
 
 def test_another_model_is_refused(model, path, small_config):
@@ -153,7 +172,7 @@ def test_damage_is_one_line(model, path, tmp_path):
         TaskStore(tmp_path / "other.db", model)
     with TaskStore(path, model) as store:
         store.observe("a", [0.0], [1.0])
-        store._db.execute("UPDATE task SET sums = zeroblob(length(sums))")
+        store._file.db.execute("UPDATE task SET sums = zeroblob(length(sums))")
         with pytest.raises(InputError, match="the state of task 'a' is damaged"):
             store.predict("a", [0.0])
 
@@ -174,7 +193,7 @@ def test_the_commands_observe_predict_and_tell(tmp_path):
     table, grid, db, out = (tmp_path / name for name in ("new.csv", "grid.csv", "tasks.db", "out.csv"))
     table.write_text("tree,day,size\noak,0.5,0.1\nash,0.2,0.3\noak,1.0,0.4\noak,,0.4\n")
     grid.write_text("tree,day,remark\nash,0.1,x\nelm,0.1,y\noak,0.7,z\n")
-    common = ["--model", "gp", "--task", "tree", "--x", "day"]
+    common = ["--model", "gp-nvdp", "--task", "tree", "--x", "day"]
     first = nvdp("store", "observe", db, table, *common, "--y", "size")
     assert first.stdout.strip() == f"observed 3 points of 2 tasks; {db} holds 2 tasks", first.stderr
     assert "left out 1 of 4 rows" in first.stderr

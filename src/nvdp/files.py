@@ -31,6 +31,18 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
             beside.unlink()
 
 
+def unfinished(folder: Path) -> list[Path]:
+    """Files in a folder whose writing was never finished, as its process was killed."""
+    return [path for path in folder.glob(".*.part") if path.is_file()]
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove them; the caller must be the only process that writes there."""
+    for path in unfinished(folder):
+        with suppress(OSError):
+            path.unlink()
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file as a whole."""
 

@@ -5,12 +5,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load as tensors_from_bytes
+from safetensors.torch import save as tensors_to_bytes
+
 from nvdp.data.gp import DOMAIN
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError
 from nvdp.files import write_text
 from nvdp.loading import find_run, load
-from nvdp.models.base import MetaModel
+from nvdp.models.registry import build_model
 from nvdp.scaling import DataScale
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, load_run, save_model, start_run
@@ -23,13 +26,14 @@ class FittedModel:
     """A model and how to speak to it; `columns` are those of its table, if it was fitted to one."""
 
     config: RunConfig
-    model: MetaModel
+    model: Any
     scale: DataScale
     columns: Columns | None = None
 
 
 def save_fitted(folder: Path, fitted: FittedModel, steps: int, report: dict[str, Any]) -> None:
-    """Write a fitted model into the folder that `start_run` made for it."""
+    """Write a fitted model, and the configuration that was chosen, into the folder that `start_fit` made."""
+    write_text(folder / CONFIG, fitted.config.to_json())
     save_model(folder, fitted.model, steps)
     columns = None if fitted.columns is None else asdict(fitted.columns)
     about = {"version": FIT_VERSION, "scale": fitted.scale.to_dict(), "columns": columns, "report": report}
@@ -67,3 +71,24 @@ def load_fitted(name_or_folder: str | Path) -> FittedModel:
     if version != FIT_VERSION:
         raise InputError(f"{folder / FIT} has format version {version}; this nvdp reads {FIT_VERSION}")
     return FittedModel(config, model, scale, columns)
+
+
+def packed(fitted: FittedModel) -> dict[str, Any]:
+    """A fitted model as plain values, its weights as safetensors bytes."""
+    return {
+        "config": fitted.config.to_json(),
+        "scale": fitted.scale.to_dict(),
+        "columns": None if fitted.columns is None else asdict(fitted.columns),
+        "weights": tensors_to_bytes({k: v.contiguous() for k, v in fitted.model.state_dict().items()}),
+    }
+
+
+def unpacked(saved: dict[str, Any]) -> FittedModel:
+    """The inverse of `packed`."""
+    config = RunConfig.from_dict(json.loads(saved["config"]))
+    model: Any = build_model(config.model)
+    model.load_state_dict(tensors_from_bytes(saved["weights"]))
+    model.eval().requires_grad_(False)
+    names = saved["columns"]
+    columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
+    return FittedModel(config, model, DataScale.from_dict(saved["scale"]), columns)

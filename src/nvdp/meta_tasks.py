@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MOST_TASKS = 100_000  # taken from a generator that never ends
 HELD_OUT_SHARE = 0.15
+Held = TypeVar("Held")
 Arrays = tuple[Float[np.ndarray, "point x"], Float[np.ndarray, "point y"]]
 
 
@@ -98,12 +99,25 @@ def _of_frame(frame: "pd.DataFrame", task: str | None, x: Any, y: Any) -> list[A
     return [(each.x, each.y) for each in table.tasks]
 
 
-def split_held_out(tasks: list[Arrays], seed: int, share: float = HELD_OUT_SHARE) -> tuple[list[Arrays], list[Arrays]]:
+def split_held_out(tasks: list[Held], seed: int, share: float = HELD_OUT_SHARE) -> tuple[list[Held], list[Held]]:
     """Whole tasks held out at random, at least one, and the others, at least one."""
     generator = derived_generator(seed, "held-out tasks")
     order = torch.randperm(len(tasks), generator=generator).tolist()
     held = min(max(1, round(share * len(tasks))), len(tasks) - 1)
     return [tasks[index] for index in order[held:]], [tasks[index] for index in order[:held]]
+
+
+def in_folds(tasks: list[Held], folds: int, seed: int) -> list[tuple[list[Held], list[Held]]]:
+    """(the others, the tasks of a fold) for each fold; every task is in one fold.
+
+    >>> [sorted(rest + fold) for rest, fold in in_folds(list("abcd"), 2, seed=0)]
+    [['a', 'b', 'c', 'd'], ['a', 'b', 'c', 'd']]
+    """
+    order = torch.randperm(len(tasks), generator=derived_generator(seed, "folds")).tolist()
+    return [
+        ([tasks[i] for place, i in enumerate(order) if place % folds != fold], [tasks[i] for i in order[fold::folds]])
+        for fold in range(folds)
+    ]
 
 
 def standardised(tasks: list[Arrays], scale: DataScale) -> FrameTasks:

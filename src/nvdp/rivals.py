@@ -4,7 +4,7 @@ Both get the standardised data, so that a prior mean of 0 and a variance of 1 ar
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,26 +12,47 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nvdp.closed_form import predict_points
 from nvdp.data.frames import FrameTasks
 from nvdp.models.base import MetaModel
 from nvdp.predictions import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tasks import Task
 
-SAMPLES = 64
-SCORED_TASKS = 40  # a GP takes its time
+SCORED_CASES, MOST_EACH = 40, 2  # a GP takes its time
 LEAST_CONTEXT, MOST_CONTEXT = 3, 10
 MOST_NEIGHBOURS = 200
 Predictor = Callable[[Task], Prediction]
 
 
 @dataclass(frozen=True)
+class Case:
+    """One context of one task: log-likelihood of an output, squared error, and the share inside the 90 % interval."""
+
+    log_likelihood: float
+    squared_error: float
+    inside: float
+
+
+@dataclass(frozen=True)
 class Scores:
-    """Log-likelihood of an output, RMSE and the share of outputs inside the 90 % interval."""
+    """Log-likelihood of an output, RMSE and coverage of the 90 % interval, over cases that count alike."""
 
     LL: float
     RMSE: float
     coverage90: float
+    cases: int
+
+
+def summary(cases: Sequence[Case]) -> Scores:
+    """The scores of some cases.
+
+    >>> summary([Case(-1.0, 4.0, 1.0), Case(-2.0, 14.0, 0.5)])
+    Scores(LL=-1.5, RMSE=3.0, coverage90=0.75, cases=2)
+    """
+    columns = np.array([(case.log_likelihood, case.squared_error, case.inside) for case in cases])
+    likelihood, error, inside = columns.mean(0)
+    return Scores(float(likelihood), float(error**0.5), float(inside), len(cases))
 
 
 def scoring_task(x: Float[Tensor, "point x"], y: Float[Tensor, "point y"], seed: int, index: int) -> Task:
@@ -45,9 +66,16 @@ def scoring_task(x: Float[Tensor, "point x"], y: Float[Tensor, "point y"], seed:
     return Task(x[order[:size]], y[order[:size]], x[order[size:]], y[order[size:]])
 
 
-def model_predictor(model: MetaModel, samples: int = SAMPLES) -> Predictor:
+def scored_cases(tasks: FrameTasks, seed: int) -> list[Task]:
+    """Up to `SCORED_CASES` contexts: of many tasks one each, of few tasks up to `MOST_EACH`."""
+    sets = tasks.sets[:SCORED_CASES]
+    each = min(MOST_EACH, max(1, SCORED_CASES // len(sets)))
+    return [scoring_task(x, y, seed, number * len(sets) + i) for number in range(each) for i, (x, y) in enumerate(sets)]
+
+
+def model_predictor(model: MetaModel) -> Predictor:
     """The fitted model itself."""
-    return lambda task: model.adapt(task.x_context, task.y_context).predict(task.x_target, samples)
+    return lambda task: predict_points(model.adapt(task.x_context, task.y_context), task.x_target)
 
 
 def context_gp(task: Task) -> Prediction:
@@ -86,15 +114,15 @@ def mean_curve(training: FrameTasks) -> Predictor:
     return predict
 
 
-def score(predict: Predictor, tasks: list[Task], y_spread: tuple[float, ...]) -> Scores:
-    """Scores over tasks, each counting alike, in the units of the data."""
+def score_cases(predict: Predictor, tasks: Sequence[Task], y_spread: tuple[float, ...]) -> list[Case]:
+    """The scores of each task, in the units of the data."""
     spread = torch.tensor(y_spread, dtype=torch.float64)
-    likelihoods, errors, inside = [], [], []
+    cases = []
     for task in tasks:
         prediction = predict(task)
         log_prob = prediction.log_prob(task.y_target).double()
         mixture = torch.logsumexp(log_prob, 0) - np.log(len(log_prob)) - spread.log()
-        likelihoods.append(mixture.mean().item())
-        errors.append(((task.y_target - prediction.mean).double() * spread).square().mean().item())
-        inside.append(((prediction.cdf(task.y_target) - 0.5).abs() <= 0.45).double().mean().item())
-    return Scores(float(np.mean(likelihoods)), float(np.mean(errors) ** 0.5), float(np.mean(inside)))
+        error = ((task.y_target - prediction.mean).double() * spread).square()
+        inside = (prediction.cdf(task.y_target) - 0.5).abs() <= 0.45
+        cases.append(Case(mixture.mean().item(), error.mean().item(), inside.double().mean().item()))
+    return cases

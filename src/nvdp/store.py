@@ -1,37 +1,25 @@
-"""Many small tasks on disk: the state of each (`nvdp.states`) is one row of an SQLite file.
+"""Many small tasks on disk: the state of each (`nvdp.states`) is one row of a file (`nvdp.state_file`).
 
 An observation that was acknowledged survives the death of the process at any moment: each call of `observe` is one
-transaction of a write-ahead log. Other processes may read, and write in turn, at the same time.
+transaction.
 """
 
-import sqlite3
-import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
+from nvdp.posteriors import Posterior
 from nvdp.predictions import Prediction
+from nvdp.state_file import StateFile, States, store_stats
 from nvdp.states import TaskState, encoder_fingerprint, feature_count, feature_sums
 from nvdp.tasks import PointSet, as_points
 
-STORE_VERSION = 1
-PAGE_BYTES = 8_192  # seven rows of 128 features
-BUSY_SECONDS = 60
-ROWS_AT_ONCE = 1_000  # in one SELECT, and in one pass through the network
-_SCHEMA = """
-CREATE TABLE store (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE task (id TEXT PRIMARY KEY, count INTEGER NOT NULL, sums BLOB NOT NULL, checksum INTEGER NOT NULL);
-"""
-States = tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]
+__all__ = ["TaskStore", "store_stats"]
 
 
 class TaskStore:
@@ -42,7 +30,7 @@ class TaskStore:
 
     >>> import nvdp, tempfile
     >>> folder = tempfile.TemporaryDirectory()
-    >>> with TaskStore(Path(folder.name) / "patients.db", nvdp.load("gp")) as store:
+    >>> with TaskStore(Path(folder.name) / "patients.db", nvdp.load("gp-nvdp")) as store:
     ...     store.observe("anna", [0.0, 1.0], [0.3, 0.5])
     ...     store.observe("anna", [1.5], [0.2])
     ...     store.predict("anna", [0.5, 2.0]).mean.shape, len(store)
@@ -55,36 +43,7 @@ class TaskStore:
     def __init__(self, path: Path | str, model: MetaModel, power_safe: bool = False) -> None:
         self.path, self.model, self._features = Path(path), model, feature_count(model)
         TaskState.empty(model)  # refuses a model that is being trained
-        with self._telling():
-            self._db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
-            try:
-                self._open(power_safe)
-            except BaseException:
-                self._db.close()
-                raise
-
-    def _open(self, power_safe: bool) -> None:
-        self._db.execute(f"PRAGMA page_size={PAGE_BYTES}")
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
-        own = encoder_fingerprint(self.model)
-        with self._transaction():
-            tables = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not tables:
-                for statement in _SCHEMA.strip().splitlines():
-                    self._db.execute(statement)
-                new = {"version": STORE_VERSION, "encoder": own, "features": self._features}
-                self._db.executemany("INSERT INTO store VALUES (?, ?)", new.items())
-                return
-        if tables != {"store", "task"}:
-            raise InputError(f"{self.path} is an SQLite file of something else: it has the tables {sorted(tables)}")
-        about: dict[str, Any] = dict(self._db.execute("SELECT key, value FROM store"))
-        if about.get("version") != STORE_VERSION:
-            raise InputError(f"{self.path} has format version {about.get('version')}; this nvdp reads {STORE_VERSION}")
-        if about["encoder"] != own:
-            raise InputError(
-                f"{self.path} holds states of the encoder {about['encoder'].hex()}; this model's is {own.hex()}"
-            )
+        self._file = StateFile(self.path, self._features, encoder_fingerprint(model), power_safe)
 
     def observe(self, task: str, x: Any, y: Any) -> int:
         """Take in points of a task, new or known; returns how many it has seen. On return they are safe."""
@@ -105,8 +64,8 @@ class TaskStore:
         place = {name: index for index, name in enumerate(names)}
         owner = [place[task] for task in tasks]
         added, points = self._sums(owner, xs, ys, len(names))
-        with self._telling(), self._transaction():
-            sums, counts = self._states(names)
+        with self._file.transaction():
+            sums, counts = self._file.read(names)
             sums, counts = sums + sign * added, counts + sign * points
             if (counts < 0).any():
                 worst = int(counts.argmin())
@@ -114,13 +73,7 @@ class TaskStore:
                     f"cannot forget {int(points[worst])} points of '{names[worst]}', which has seen "
                     f"{int(counts[worst] + points[worst])}"
                 )
-            sums = sums * (counts > 0)[:, None]
-            rows = zip(names, counts.tolist(), sums.numpy().astype("<f8"), strict=True)
-            self._db.executemany(
-                "INSERT INTO task VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
-                "SET count = excluded.count, sums = excluded.sums, checksum = excluded.checksum",
-                ((name, count, data := row.tobytes(), _checksum(count, data)) for name, count, row in rows),
-            )
+            self._file.write(names, (sums * (counts > 0)[:, None], counts))
         seen = counts.tolist()
         return [seen[index] for index in owner]
 
@@ -146,31 +99,17 @@ class TaskStore:
 
     def state(self, tasks: Sequence[str]) -> TaskState:
         """The states of several tasks; one that was never observed is empty."""
-        with self._telling():
-            return TaskState(self.model, *self._states(list(map(_task_name, tasks))))
+        return TaskState(self.model, *self._file.read(list(map(_task_name, tasks))))
 
-    def _states(self, names: list[str]) -> States:
-        rows: dict[str, tuple[int, bytes, int]] = {}
-        for start in range(0, len(names), ROWS_AT_ONCE):
-            part = names[start : start + ROWS_AT_ONCE]
-            marks = ",".join("?" * len(part))
-            found = self._db.execute(f"SELECT id, count, sums, checksum FROM task WHERE id IN ({marks})", part)
-            rows.update((name, row) for name, *row in found)
-        counts, sums = torch.zeros(len(names), dtype=torch.int64), np.zeros((len(names), self._features))
-        for index, name in enumerate(names):
-            if name in rows:
-                count, data, checksum = rows[name]
-                if len(data) != 8 * self._features or _checksum(count, data) != checksum:
-                    raise InputError(f"{self.path}: the state of task '{name}' is damaged")
-                counts[index], sums[index] = count, np.frombuffer(data, "<f8")
-        return torch.from_numpy(sums), counts
+    def posterior(self, task: str) -> Posterior:
+        """The posterior of one task; the prior if it was never observed."""
+        return TaskState(self.model, *self._file.read([_task_name(task)]), single=True).posterior()
 
     def predict(
         self, task: str, x: Any, samples: int = 0, generator: torch.Generator | int | None = None
     ) -> Prediction:
         """The prediction of one task at x (points, features); the prior's if it was never observed."""
-        state = self.state([task])
-        return TaskState(self.model, state.sums, state.counts, single=True).posterior().predict(x, samples, generator)
+        return self.posterior(task).predict(x, samples, generator)
 
     def predict_many(
         self, tasks: Sequence[str], x: Any, samples: int = 0, generator: torch.Generator | int | None = None
@@ -182,22 +121,17 @@ class TaskStore:
 
     def count(self, task: str) -> int:
         """How many points of a task have been observed."""
-        with self._telling():
-            row = self._db.execute("SELECT count FROM task WHERE id = ?", [_task_name(task)]).fetchone()
-        return int(row[0]) if row else 0
+        return self._file.count(_task_name(task))
 
     def __len__(self) -> int:
-        with self._telling():
-            return int(self._db.execute("SELECT COUNT(*) FROM task").fetchone()[0])
+        return len(self._file)
 
     def __iter__(self) -> Iterator[str]:
-        with self._telling():
-            for (name,) in self._db.execute("SELECT id FROM task ORDER BY rowid"):
-                yield name
+        return iter(self._file)
 
     def close(self) -> None:
         """Write the log into the file and let go of it."""
-        self._db.close()
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -207,45 +141,8 @@ class TaskStore:
     ) -> None:
         self.close()
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All or nothing, and alone: a state is read and written back with no other writer in between."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._db.execute("COMMIT")
-        except BaseException:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            raise
-
-    def _telling(self) -> AbstractContextManager[None]:
-        return _one_line(self.path)
-
-
-def store_stats(path: Path) -> dict[str, float]:
-    """Tasks and points of a store, and its size on disk, the log of recent writes included; needs no model."""
-    if not path.exists():
-        raise InputError(f"{path} does not exist; `nvdp store observe` makes it")
-    with _one_line(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
-        tasks, points = db.execute("SELECT COUNT(*), COALESCE(SUM(count), 0) FROM task").fetchone()
-    size = sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
-    return {"tasks": tasks, "points": points, "bytes": size, "bytes_per_task": round(size / max(tasks, 1), 1)}
-
-
-@contextmanager
-def _one_line(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise InputError(f"{path} cannot be used as a store of tasks: {error}") from None
-
 
 def _task_name(task: object) -> str:
     if not isinstance(task, str) or not task:
         raise InputError(f"a task is named by a text that is not empty; got {task!r}")
     return task
-
-
-def _checksum(count: int, data: bytes) -> int:
-    return zlib.crc32(data, count & 0xFFFFFFFF)

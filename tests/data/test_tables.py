@@ -54,6 +54,19 @@ def test_a_frame_of_numbers_is_read_like_a_file():
     assert [(task.name, task.rows.tolist()) for task in read.tasks] == [("1", [0]), ("2", [2])]
 
 
+def test_parquet_keeps_types_and_is_told_about_like_a_csv(tmp_path):
+    frame = pd.DataFrame({"tree": [7, 7, 8], "day": [1, 2, 3], "size": [1.5, None, 2.5]})
+    frame.to_parquet(tmp_path / "table.parquet")
+    read = read_tasks(tmp_path / "table.parquet", COLUMNS)
+    assert [(task.name, task.y[:, 0].tolist()) for task in read.tasks] == [("7", [1.5]), ("8", [2.5])]
+    frame.assign(size=["small", "tall", "tall"]).to_parquet(tmp_path / "words.parquet")
+    with pytest.raises(InputError, match="holds 'small' in line 2"):
+        read_tasks(tmp_path / "words.parquet", COLUMNS)
+    (tmp_path / "text.parquet").write_text("tree,day,size\n")
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        read_tasks(tmp_path / "text.parquet", COLUMNS)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

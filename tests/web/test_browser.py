@@ -1,55 +1,4 @@
-"""The pages in a real browser: Chromium, driven by Playwright, as a visitor would use them.
-
-Screenshots are left in the folder that NVDP_SCREENSHOTS names. On a machine without Chromium these tests are skipped,
-unless NVDP_NO_SKIPS is set.
-"""
-
-import os
-import shutil
-from pathlib import Path
-
-import pytest
-
-CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
-DESKTOP, PHONE = {"width": 1280, "height": 960}, {"width": 390, "height": 844}
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("NVDP_NO_SKIPS"),
-    reason="no Chromium on this machine: apt-get install chromium",
-)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    assert CHROMIUM is not None, "NVDP_NO_SKIPS is set, but there is no Chromium: apt-get install chromium"
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        # Containers run tests as root, for which Chromium has no sandbox; it meets our own page alone.
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def visit(browser, address):
-    """A function (path, viewport, scheme) -> an open page that must end without an error in its console."""
-    contexts, complaints = [], []
-
-    def open_page(path="", viewport=DESKTOP, scheme="light", **options):
-        context = browser.new_context(viewport=viewport, color_scheme=scheme, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(address) or complaints.append(request.url))
-        page.goto(f"{address}/{path}")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert complaints == []
+"""The pages of functions and images in a real browser, as a visitor would use them."""
 
 
 def opened(page):
@@ -79,13 +28,6 @@ def count(page):
 def centre(page, selector):
     box = page.locator(selector).bounding_box()
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def photograph(page, name):
-    folder = os.environ.get("NVDP_SCREENSHOTS")
-    if folder:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
 
 
 def test_a_click_adds_a_point_and_both_predictions_follow(visit):
@@ -215,23 +157,8 @@ def test_a_refusal_is_told_on_the_page(browser, address):
         page.wait_for_function("() => document.querySelector('.trouble').textContent.includes('162 requests')")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize(("device", "viewport"), [("desktop", DESKTOP), ("phone", PHONE)])
-def test_nothing_is_wider_than_the_screen(visit, device, viewport, scheme):
-    page = opened(visit(viewport=viewport, scheme=scheme))
-    page.click("#suggest")
-    page.wait_for_selector(".b .layer-next line", state="attached")
-    photograph(page, f"functions-{device}-{scheme}")
-    overflow = "document.documentElement.scrollWidth - innerWidth"
-    assert page.evaluate(overflow) <= 0
-    page.click("[data-page=images]")
-    page.wait_for_function("() => document.getElementById('deviations').textContent.includes('to')")
-    photograph(page, f"images-{device}-{scheme}")
-    assert page.evaluate(overflow) <= 0
-
-
 def test_a_tap_adds_a_point_on_a_phone(visit):
-    page = opened(visit(viewport=PHONE, has_touch=True, is_mobile=True))
+    page = opened(visit(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True))
     points = count(page)
     page.locator(".a .plot").scroll_into_view_if_needed()
     page.locator(".a .plot").tap(position={"x": 150, "y": 40})

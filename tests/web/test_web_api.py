@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from fastapi.testclient import TestClient
+from small_served import regression
 
 import nvdp
 from nvdp.models.registry import build_model
@@ -15,7 +16,7 @@ from nvdp.training.config import RunConfig
 from nvdp.web import limits
 from nvdp.web.body_limit import BodyLimit
 from nvdp.web.pool import Pool, PoolFull
-from nvdp.web.served import ServedModel, served_models
+from nvdp.web.served import served_models
 from nvdp.web.server import STATIC, create_app
 
 X, Y = [[-1.0], [0.25], [1.5]], [[0.4], [-0.3], [0.9]]
@@ -51,9 +52,9 @@ def test_the_answer_is_what_the_model_predicts(client):
 
 
 def test_heat_maps_are_block_means_of_the_rates(client):
-    layer = client.post("/api/adapt", json=QUESTION).json()["rates"][1]
+    layer = client.post("/api/adapt", json=QUESTION | {"model": "gp-nvdp"}).json()["rates"][1]
     with torch.no_grad():
-        rates = nvdp.load("gp").adapt(X, Y).rates[1].weight()[0]
+        rates = nvdp.load("gp-nvdp").adapt(X, Y).rates[1].weight()[0]
     assert layer["shape"] == [128, 128]
     blocks = rates.reshape(32, 4, 32, 4).mean((1, 3))
     np.testing.assert_allclose(layer["heat"], blocks, atol=1e-4)
@@ -83,13 +84,14 @@ def test_the_suggestion_is_the_query_point_of_largest_deviation(client, model):
 
 def test_models_say_where_they_are_shown(client):
     entries = {entry["name"]: entry for entry in client.get("/api/models").json()}
-    assert entries["gp"] | {"page": "functions", "model": "nvdp", "x_dim": 1, "has_rates": True} == entries["gp"]
+    known = {"page": "functions", "model": "nvdp", "x_dim": 1, "has_rates": True, "pretrained": True}
+    assert entries["gp-nvdp"] | known == entries["gp-nvdp"]
     assert list(entries)[-1] == "exact-gp"
 
 
 def test_a_model_of_grey_pictures_is_for_the_page_of_images(small_config):
     config = RunConfig(task="mnist", model=small_config("np", x_dim=2))
-    entry = ServedModel("digits", config, build_model(config.model)).entry
+    entry = regression("digits", config).entry
     assert (entry.page, entry.image_size, entry.has_rates) == ("images", 28, False)
 
 
@@ -110,7 +112,9 @@ def test_two_folders_of_one_name_are_both_served(tmp_path, small_config):
     [
         ({"x": [[float("nan")], [0.0], [1.0]]}, r"x[0][0]: input should be a finite number; got nan"),
         ({"y": [[float("inf")], [0.0], [1.0]]}, "y[0][0]"),
-        ({"x": [[1e9], [0.0], [1.0]]}, "less than or equal to 1000"),
+        ({"x": [[1e9], [0.0], [1.0]]}, "x[0][0] is 1e+09; this model takes numbers from -1000 to 1000"),
+        ({"model": "exact-gp", "y": [[0.0], [-1001.0], [1.0]]}, "y[1][0] is -1001; this model takes numbers from"),
+        ({"query": [[1e300]]}, "query[0][0]: input should be less than or equal to 1000000000000"),
         ({"x": [["1"], [0.0], [1.0]]}, "x[0][0]: input should be a valid number; got '1'"),
         ({"x": [[True], [0.0], [1.0]]}, "x[0][0]"),
         ({"x": "abc"}, "x: input should be a valid list"),
@@ -132,6 +136,7 @@ def test_two_folders_of_one_name_are_both_served(tmp_path, small_config):
         ({"model": "x" * 101}, "model: string should have at most 100 characters"),
         ({"model": "\ud800"}, "model: input should be a valid string"),
         ({"extra": 1}, "extra: extra inputs are not permitted"),
+        ({"model": "exact-gp", "query": [[0.0]] * 513}, "query holds 513 points; 'exact-gp' takes at most 512"),
         ({"model": "exact-gp", "x": [[0.0]] * 129, "y": [[0.0]] * 129}, "'exact-gp' takes at most 128"),
     ],
 )
@@ -183,14 +188,14 @@ def test_a_prediction_that_is_not_finite_is_a_refusal(small_config):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1e30)
-    app = create_app({"wild": ServedModel("wild", config, model)})
+    app = create_app({"wild": regression("wild", config, model=model)})
     with TestClient(app, raise_server_exceptions=False) as client:
         assert "not finite" in refused(client, 422, model="wild")
 
 
 def test_a_full_queue_answers_503_and_then_recovers(small_config):
     config = RunConfig(model=small_config("cnp"), objective="likelihood")
-    served, may_end, started = ServedModel("slow", config, build_model(config.model)), threading.Event(), []
+    served, may_end, started = regression("slow", config), threading.Event(), []
     quick = served.answer
 
     def slow(*arguments):

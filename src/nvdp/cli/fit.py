@@ -18,19 +18,23 @@ if TYPE_CHECKING:
     from nvdp.data.tables import TableTask
     from nvdp.fitted import FittedModel
     from nvdp.plots.tables import TablePanel
-    from nvdp.tasks import Task
 
-SAMPLES, GRID, DRAWN = 64, 200, 4
+GRID, DRAWN = 200, 4
 
 
 @app.command()
 def fit(
-    file: Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")],
+    file: Annotated[
+        Path, typer.Argument(help="A CSV or Parquet file, one row a point; or a folder of Parquet files of any size.")
+    ],
     task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
     x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")],
     y: Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")],
     out: Annotated[Path, typer.Option(help="Folder for the model; must be new or empty.")],
     minutes: Annotated[float, typer.Option(help="Most minutes to train; ends sooner when nothing is gained.")] = 5.0,
+    folds: Annotated[
+        int | None, typer.Option(help="Score every task by cross-validation: so many further fits, each as long.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of held-out tasks, weights and noise.")] = 0,
     model: Annotated[str, typer.Option(help="A regression model from `nvdp models`.")] = "nvdp",
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
@@ -45,22 +49,25 @@ def fit(
     """
     from nvdp.data.tables import Columns
     from nvdp.runtime import use_threads
-    from nvdp.table_fit import fit_table
+    from nvdp.table_fit import HowToFit, fit_table
 
     use_threads()
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
     columns = Columns(task, column_names(x), column_names(y))
-    done = fit_table(file, columns, out, minutes, seed, model, steps, progress=not quiet)
+    done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet), folds)
     report = done.report
     if left_out := report["rows"]["left_out"]:
         say(f"left out {left_out} of {report['rows']['read']} rows: a cell is empty")
+    if in_all := report["rows"]["tasks_in_all"]:
+        say(f"of about {in_all} tasks a random sample was kept; more are not needed to learn from")
     for name in report["constant_outputs"]:
         say(f"column '{name}' is constant; there is nothing to learn about it")
     tasks = report["tasks"]
     if tasks["too_few_for_both"]:
         say(f"so few tasks: the {tasks['scored']} held-out ones also ended the training, so their scores flatter")
-    table = Table(title=f"{tasks['scored']} held-out tasks, each from 3 to 10 of its points")
+    way = f", by {folds}-fold cross-validation" if folds else ""
+    table = Table(title=f"{tasks['scored']} held-out tasks, each from 3 to 10 of its points{way}")
     for column in ("", "LL", "RMSE", "in 90 % interval"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, row in report["scores"].items():
@@ -73,7 +80,7 @@ def fit(
     if len(columns.x) == 1:
         from nvdp.plots.tables import figure_tables
 
-        panels = [_held_out_panel(done.fitted, case, i) for i, case in enumerate(done.scored[:DRAWN])]
+        panels = [_held_out_panel(done.fitted, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
         for path in figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
 
@@ -87,7 +94,9 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
     ] = None,
-    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction.", min=1)] = SAMPLES,
+    samples: Annotated[
+        int | None, typer.Option(help="Sampled functions behind each prediction; left out, a closed form.", min=1)
+    ] = None,
 ) -> None:
     """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
 
@@ -141,14 +150,18 @@ def _grid(fitted: "FittedModel", task: str | None, names: list[str]) -> "pd.Data
     return pd.DataFrame({task: np.repeat(names, GRID), **columns} if task else columns)
 
 
-def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int) -> Any:
+def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int | None = None) -> Any:
+    from nvdp.closed_form import predict_points
+
     config = fitted.model.config
     known = (np.empty((0, config.x_dim)), np.empty((0, config.y_dim))) if context is None else (context.x, context.y)
     posterior = fitted.model.adapt(fitted.scale.x_in(known[0]), fitted.scale.y_in(known[1]))
-    return fitted.scale.y_out(posterior.predict(fitted.scale.x_in(x), samples))
+    return fitted.scale.y_out(predict_points(posterior, fitted.scale.x_in(x), samples))
 
 
-def _rows(fitted: "FittedModel", context: "TableTask | None", query: "TableTask", samples: int) -> "pd.DataFrame":
+def _rows(
+    fitted: "FittedModel", context: "TableTask | None", query: "TableTask", samples: int | None
+) -> "pd.DataFrame":
     assert fitted.columns is not None
     return predicted_rows(query.rows, _prediction(fitted, context, query.x, samples), fitted.columns.y)
 
@@ -157,23 +170,16 @@ def _context_panel(fitted: "FittedModel", context: "TableTask") -> "TablePanel":
     return _panel(fitted, context.name, context, np.empty((0, 2)))
 
 
-def _held_out_panel(fitted: "FittedModel", case: "Task", index: int) -> "TablePanel":
+def _held_out_panel(fitted: "FittedModel", x: np.ndarray, y: np.ndarray, index: int) -> "TablePanel":
+    import torch
+
     from nvdp.data.tables import TableTask
+    from nvdp.rivals import scoring_task
 
-    scale = fitted.scale
-
-    def back(values: Any, centre: tuple[float, ...], spread: tuple[float, ...]) -> np.ndarray:
-        return values.double().numpy() * np.array(spread) + np.array(centre)
-
-    x, y, x_other, y_other = (
-        back(
-            getattr(case, name),
-            *((scale.x_centre, scale.x_spread) if name[0] == "x" else (scale.y_centre, scale.y_spread)),
-        )
-        for name in ("x_context", "y_context", "x_target", "y_target")
-    )
-    others = np.stack([x_other[:, 0], y_other[:, 0]], 1)
-    return _panel(fitted, f"held-out task {index + 1}", TableTask("", x, y, np.arange(len(x))), others)
+    case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
+    context = TableTask("", case.x_context.numpy(), case.y_context.numpy(), np.arange(len(case.x_context)))
+    others = np.stack([case.x_target[:, 0].numpy(), case.y_target[:, 0].numpy()], 1)
+    return _panel(fitted, f"held-out task {index + 1}", context, others)
 
 
 def _panel(fitted: "FittedModel", title: str, context: "TableTask", others: np.ndarray) -> "TablePanel":
@@ -181,7 +187,7 @@ def _panel(fitted: "FittedModel", title: str, context: "TableTask", others: np.n
 
     low, high = min(fitted.scale.x_low[0], context.x.min()), max(fitted.scale.x_high[0], context.x.max())
     x = np.linspace(low, high, GRID)
-    prediction = _prediction(fitted, context, x[:, None], SAMPLES)
+    prediction = _prediction(fitted, context, x[:, None])
     mean, lower, upper = (
         part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
     )

@@ -14,7 +14,7 @@ app.add_typer(store, name="store")
 
 File = Annotated[Path, typer.Argument(help="The store, an SQLite file; observe makes it if it is not there.")]
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")]
-Model = Annotated[str, typer.Option(help="A run folder, a folder of `nvdp fit`, or a pretrained name: gp.")]
+Model = Annotated[str, typer.Option(help="A run folder, a folder of `nvdp fit`, or a pretrained name: gp-nvdp.")]
 TaskColumn = Annotated[str, typer.Option(help="The column that names the task.")]
 Inputs = Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")]
 Outputs = Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")]
@@ -25,7 +25,7 @@ BATCH = 1_000  # tasks in one transaction
 def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs, y: Outputs) -> None:
     """Take in the rows of a table; tasks that are known already go on from where they are.
 
-    Example: nvdp store observe trees.db new_rows.csv --model gp --task tree --x day --y size
+    Example: nvdp store observe trees.db new_rows.csv --model gp-nvdp --task tree --x day --y size
     """
     from nvdp.cli.tables import column_names, say
     from nvdp.data.tables import Columns, read_tasks
@@ -52,13 +52,16 @@ def predict(
     task: TaskColumn,
     x: Inputs,
     out: Annotated[Path, typer.Option(help="The CSV to write: the rows of AT with mean, std, q05, q50 and q95.")],
-    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction.", min=1)] = 64,
+    samples: Annotated[
+        int | None, typer.Option(help="Sampled functions behind each prediction; left out, a closed form.", min=1)
+    ] = None,
 ) -> None:
     """Predict at the rows of a table, each from what the store knows of its task.
 
-    Example: nvdp store predict trees.db grid.csv --model gp --task tree --x day --out predictions.csv
+    Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
     from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
+    from nvdp.closed_form import predict_points
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.fitted import load_fitted
     from nvdp.store import TaskStore
@@ -73,7 +76,7 @@ def predict(
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
         parts = []
         for each in queries.tasks:
-            prediction = tasks.predict(each.name, fitted.scale.x_in(each.x), samples)
+            prediction = predict_points(tasks.posterior(each.name), fitted.scale.x_in(each.x), samples)
             parts.append(predicted_rows(each.rows, fitted.scale.y_out(prediction)))
     if unknown:
         say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")

@@ -31,10 +31,12 @@ def serve(
     r"""Open a page on which to touch the uncertainty: click points, drag them, see the posterior move.
 
     Functions: a model's prediction beside the exact GP's, with its dropout rates. Images: reveal the pixels of a digit.
-    Everything stays on this machine and works offline; Ctrl+C ends it. Needs the extra: pip install 'nvdp\[web]'
+    Characters: draw five signs, then one of them again. Your data: drop a CSV for a model of nvdp fit. A page appears
+    when a model for it is served. Everything stays on this machine and works offline; Ctrl+C ends it.
+    Needs the extra: pip install 'nvdp\[web]'
 
     Examples: nvdp serve
-              nvdp serve --run runs/cnp --run runs/digits --port 9000
+              nvdp serve --run runs/cnp --run runs/digits --run runs/signs --run runs/trees --port 9000
     """
     missing = [name for name in EXTRA if importlib.util.find_spec(name) is None]
     if missing:
@@ -52,7 +54,9 @@ def serve(
         served = served_models([find_run(folder) for folder in run or []])
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C ends it")
-        config = uvicorn.Config(create_app(served, Pool(workers)), log_level="warning", timeout_keep_alive=30)
+        config = uvicorn.Config(
+            create_app(served, Pool(workers)), log_level="warning", access_log=False, timeout_keep_alive=30
+        )
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -54,6 +54,7 @@ class TaskTable:
     tasks: tuple[TableTask, ...]
     rows: int
     dropped: int  # rows with an empty cell
+    sampled_from: int | None = None  # about as many tasks, if these are a sample
 
     @property
     def note(self) -> str | None:
@@ -81,7 +82,11 @@ def read_frame(path: Path) -> "pd.DataFrame":
 
 
 def read_tasks(path: Path, columns: Columns) -> TaskTable:
-    """The tasks of a file."""
+    """The tasks of a file; of a folder of Parquet files, however large, a sample of its tasks."""
+    if path.is_dir():
+        from nvdp.data.table_stream import stream_tasks
+
+        return stream_tasks(path, columns)
     return split_tasks(read_frame(path), columns, str(path))
 
 
@@ -104,7 +109,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1))
     names = frame[columns.task].astype(str).str.strip() if columns.task else pd.Series("", index=frame.index)
     if columns.task is not None:
-        whole &= ~(names.str.lower().isin(EMPTY) | frame[columns.task].isna()).to_numpy(dtype=bool)
+        whole &= ~empty_names(frame[columns.task], names)
     places = np.flatnonzero(whole)
     if not len(places):
         raise InputError(f"{origin}: each of its {len(frame)} rows has an empty cell; nothing is left")
@@ -113,6 +118,11 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)
     tasks = tuple(TableTask(str(name), x[rows], y[rows], rows) for name, rows in zip(found, parts, strict=True))
     return TaskTable(tasks, len(frame), len(frame) - len(places))
+
+
+def empty_names(cells: Any, names: Any) -> Any:
+    """Which of a column's cells name no task; `names` are the same cells as stripped text."""
+    return (names.str.lower().isin(EMPTY) | cells.isna()).to_numpy(dtype=bool)
 
 
 def _check_column(frame: "pd.DataFrame", name: str, origin: str) -> None:

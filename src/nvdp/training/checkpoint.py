@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from nvdp.errors import InputError
@@ -20,6 +20,7 @@ from nvdp.files import write_whole
 
 CHECKPOINT_VERSION = 1
 KEPT = 2
+DAMAGE = (SafetensorError, OSError, ValueError, KeyError, AssertionError, RuntimeError, OverflowError)  # of any byte
 
 
 @dataclass(frozen=True)
@@ -61,26 +62,54 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], numbers: dict[str, Any]
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what :func:`save_tensors` wrote; damage is reported, never loaded."""
+    """Read what :func:`save_tensors` wrote; damage is reported, never loaded.
+
+    The file is read once, as a whole, so that what is checked is what is used: tensors that stay in the file change,
+    or take the process with them, when the file does.
+    """
+    if not path.exists():
+        raise InputError(f"{path} does not exist")
+    if not path.is_file():
+        raise InputError(f"{path} is no regular file")
     try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-        tensors = load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, ValueError) as error:
+        content = path.read_bytes()
+        tensors = load(content)
+        metadata = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")]).get("__metadata__", {})
+    except DAMAGE as error:
         raise InputError(f"{path} is damaged or cut short: {error}") from None
     try:
         entry = json.loads(metadata["nvdp"])
         header, expected = str(entry["header"]), entry["sha256"]
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise InputError(f"{path} was not written by nvdp: its header carries no checksum") from None
     if checksum(tensors, header) != expected:
         raise InputError(f"{path} is damaged: its checksum does not match")
-    numbers = json.loads(header)
-    if numbers["version"] != CHECKPOINT_VERSION:
-        raise InputError(f"{path} has format version {numbers['version']}; this nvdp reads {CHECKPOINT_VERSION}")
+    try:
+        numbers = json.loads(header)
+        version, step = numbers["version"], numbers.get("step", 0)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        raise InputError(f"{path} was not written by nvdp: its header names no version") from None
+    if version != CHECKPOINT_VERSION:
+        raise InputError(f"{path} has format version {version}; this nvdp reads {CHECKPOINT_VERSION}")
+    if type(step) is not int or not 0 <= step < 2**63:
+        raise InputError(f"{path} is of step {str(step)[:40]}; expected a whole number of at least 0")
     return tensors, numbers
+
+
+def check_shapes(path: Path, expected: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Refuse tensors that are not those of a model, quoting the first that differs."""
+    wanted, given = ({name: tuple(t.shape) for name, t in tensors.items()} for tensors in (expected, found))
+    if wanted != given:
+        name = min(set(wanted.items()) ^ set(given.items()))[0]
+        raise InputError(
+            f"{path} does not fit its configuration: '{name}' has shape "
+            f"{given.get(name, 'missing')}; expected {wanted.get(name, 'no such weight')}"
+        )
+
+
+def checkpoint_path(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is."""
+    return folder / f"step-{step:09d}.safetensors"
 
 
 def checkpoint_paths(folder: Path) -> list[Path]:
@@ -91,7 +120,7 @@ def checkpoint_paths(folder: Path) -> list[Path]:
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint and drop all but the newest two."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"step-{checkpoint.step:09d}.safetensors"
+    path = checkpoint_path(folder, checkpoint.step)
     save_tensors(path, checkpoint.tensors, {"step": checkpoint.step, **checkpoint.numbers})
     for old in checkpoint_paths(folder)[:-KEPT]:
         old.unlink()

@@ -3,18 +3,21 @@
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from nvdp.errors import InputError
-from nvdp.files import write_new_text
+from nvdp.files import unfinished, write_new_text
 from nvdp.models.base import MetaModel
-from nvdp.models.registry import AnyModel, build_model
-from nvdp.training.checkpoint import load_tensors, save_tensors
+from nvdp.models.registry import AnyConfig, AnyModel, build_model
+from nvdp.training.checkpoint import check_shapes, load_tensors, save_tensors
 from nvdp.training.config import RunConfig
 
+MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
 
 
@@ -46,7 +49,7 @@ def start_run(folder: Path, config: SavedConfig, resume: bool) -> None:
         return
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out needs a folder")
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and set(folder.iterdir()) - set(unfinished(folder)):
         raise InputError(f"{folder} is not empty and holds no run; choose another --out")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,15 +89,26 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
     if not (folder / WEIGHTS).exists():
         raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")
     tensors, numbers = load_tensors(folder / WEIGHTS)
+    check_shapes(folder / WEIGHTS, _declared_weights(folder / CONFIG, config.model), tensors)
+    for name, tensor in tensors.items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(f"{folder / WEIGHTS}: '{name}' holds a value that is not finite")
     model = build_model(config.model)
-    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != found:
-        name = min(set(expected.items()) ^ set(found.items()))[0]
-        raise InputError(
-            f"{folder / WEIGHTS} does not fit its configuration: '{name}' has shape "
-            f"{found.get(name, 'missing')}; expected {expected.get(name, 'no such weight')}"
-        )
     model.load_state_dict(tensors)
     model.eval()
     return config, model, int(numbers["step"])
+
+
+def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
+    """The weights that a configuration asks for, without memory for them: a stranger's may ask for any amount."""
+    for field in fields(config):
+        value, most = getattr(config, field.name), MOST_SIZE
+        if field.name.endswith(("layers", "blocks", "heads", "cells", "steps", "samples")):
+            most = MOST_LAYERS
+        if isinstance(value, int) and value > most:
+            raise InputError(f"{path}: model setting '{field.name}' is {value}; expected at most {most}")
+    try:
+        with torch.device("meta"):
+            return dict(build_model(config).state_dict())
+    except (TypeError, RuntimeError, OverflowError, ValueError) as error:
+        raise InputError(f"{path} describes no model: {str(error).splitlines()[0]}") from None

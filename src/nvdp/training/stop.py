@@ -7,15 +7,20 @@ from typing import Any, Self
 
 
 class StopRequest:
-    """While active, remembers the first SIGINT or SIGTERM instead of dying of it; a second one is obeyed at once."""
+    """While active, remembers the first SIGINT or SIGTERM instead of dying of it; a second one is obeyed at once.
 
-    def __init__(self) -> None:
+    A `patient` one goes on remembering: one of several processes, which end together.
+    """
+
+    def __init__(self, patient: bool = False) -> None:
         self.signal: int | None = None
+        self._patient = patient
         self._before: dict[int, Any] = {}
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        self._restore()
+        if not self._patient:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -1,8 +1,10 @@
 """The training loop, read from top to bottom: one step, one log row, one checkpoint, on Lightning Fabric."""
 
 import math
+import os
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,21 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
+from nvdp.files import remove_unfinished
 from nvdp.models.registry import AnyModel, build_model
+from nvdp.nn.task_norm import TaskNorm
 from nvdp.runtime import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
-from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, with_prefix
+from nvdp.training.checkpoint import (
+    Checkpoint,
+    check_shapes,
+    checkpoint_path,
+    load_newest_checkpoint,
+    save_checkpoint,
+    with_prefix,
+)
 from nvdp.training.config import RunConfig
+from nvdp.training.distributed import Crew, check_shares, launch, started_from_outside, strategy_for
 from nvdp.training.lock import only_process
 from nvdp.training.log import RunLog
 from nvdp.training.optimizers import build_optimizer
@@ -75,19 +87,57 @@ def train(
     machine: Machine = Machine(),  # noqa: B008  (a frozen record)
     progress: bool = False,
 ) -> Outcome:
-    """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit."""
-    if machine.devices != 1:
-        raise InputError(f"--devices is {machine.devices}; a run uses one device or process so far")
+    """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit.
+
+    With several `machine.devices` the tasks of a step are shared by as many processes, which Fabric starts; the numbers
+    are those of one process up to rounding. Processes started by torchrun find each other.
+    """
     check_engine(machine.engine)
+    found = started_from_outside()
+    processes = int(os.environ["WORLD_SIZE"]) if found else machine.devices
     source = task_source(config.task, config.data, episodes=config.episodes)
     source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)
+    normalised = any(isinstance(part, TaskNorm) for part in model.modules())
+    check_shares(config.tasks_per_step, processes, normalised, machine.engine)
+    fabric = _fabric(machine, processes, found)
+    if processes > 1 and not found:
+        start_run(folder, config, resume)
+        return launch(fabric, _member, config, folder, resume, progress, machine)
+    fabric.launch()
+    if fabric.global_rank == 0:
+        start_run(folder, config, resume)
+    fabric.barrier()
+    return _work(config, folder, resume, progress, machine, model, source, fabric)
+
+
+def _member(config: RunConfig, folder: Path, resume: bool, progress: bool, machine: Machine, fabric: Fabric) -> Outcome:
+    """What each of several processes does."""
+    model, source = (
+        build_model(config.model, config.seed),
+        task_source(config.task, config.data, episodes=config.episodes),
+    )
+    return _work(config, folder, resume, progress, machine, model, source, fabric)
+
+
+def _work(
+    config: RunConfig,
+    folder: Path,
+    resume: bool,
+    progress: bool,
+    machine: Machine,
+    model: AnyModel,
+    source: TaskSource,
+    fabric: Fabric,
+) -> Outcome:
     keep_freed_memory()
     use_threads(machine.threads)
-    fabric = _fabric(machine)
-    start_run(folder, config, resume)
-    with only_process(folder):
-        return _train(config, folder, resume, progress, fabric, model, source, machine.engine)
+    crew = Crew(fabric)
+    with only_process(folder) if crew.first else nullcontext():
+        if crew.first:
+            remove_unfinished(folder)
+            remove_unfinished(folder / CHECKPOINTS)
+        return _train(config, folder, resume, progress and crew.first, crew, model, source, machine.engine)
 
 
 def _train(
@@ -95,12 +145,13 @@ def _train(
     folder: Path,
     resume: bool,
     progress: bool,
-    fabric: Fabric,
+    crew: Crew,
     model: AnyModel,
     source: TaskSource,
     engine: str,
 ) -> Outcome:
-    fabric.launch()
+    fabric = crew.fabric
+    crew.prepare(model)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
     step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl, engine), optimizer)
     average = (
@@ -109,10 +160,12 @@ def _train(
         else None
     )
     checkpoint, notes = load_newest_checkpoint(folder / CHECKPOINTS) if resume else (None, [])
-    step, sums, skipped, before = _restore(checkpoint, model, optimizer, average)
+    step, sums, skipped, before = _restore(folder, checkpoint, model, optimizer, average)
     began = time.monotonic()
 
     def save() -> None:
+        if not crew.first:
+            return
         numbers = {"sums": sums, "skipped": skipped, "seconds": before + time.monotonic() - began}
         tensors = with_prefix("model", dict(model.state_dict()))
         tensors |= with_prefix("optimizer", dict(_optimizer_tensors(optimizer)))
@@ -126,21 +179,23 @@ def _train(
     title = f"{config.model.name} on {config.task}"
     with (
         Prefetch(draw, step, config.steps) as prefetch,
-        RunLog(folder, step) as log,
+        RunLog(folder, step) if crew.first else nullcontext() as log,
         TrainingProgress(title, config.steps, step, progress) as bar,
-        StopRequest() as stop,
+        StopRequest(patient=crew.size > 1) as stop,
     ):
-        while step < config.steps and stop.signal is None:
+        stopped_by = None
+        while step < config.steps and (stopped_by := crew.stopped(stop.signal)) is None:
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(config, step)
-            tasks = prefetch.take(step).to(fabric.device)
-            noise = step_noise(engine, config.seed, step, fabric.device)
-            numbers = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
+            tasks = crew.share(prefetch.take(step)).to(fabric.device)
+            noise = crew.noise(step_noise(engine, config.seed, step, fabric.device))
+            own = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
 
             optimizer.zero_grad()
-            finite = math.isfinite(numbers["bound"].item())
+            numbers = crew.together(own)
+            finite = math.isfinite(numbers["bound"])
             if finite:
-                fabric.backward(-numbers["bound"])
+                fabric.backward(-own["bound"])
                 most = math.inf if config.gradient_clip is None else config.gradient_clip
                 norm = fabric.clip_gradients(step_module, optimizer, max_norm=most, error_if_nonfinite=False)
                 finite = norm is None or math.isfinite(norm.item())
@@ -149,7 +204,7 @@ def _train(
                 if average is not None:
                     average.update_parameters(model)
                 for name, value in numbers.items():
-                    sums[name] = sums.get(name, 0.0) + value.item()
+                    sums[name] = sums.get(name, 0.0) + value
                 sums["steps"] = sums.get("steps", 0.0) + 1
             else:
                 skipped += 1
@@ -163,25 +218,34 @@ def _train(
 
             if step % config.log_every == 0 or step == config.steps:
                 row = _row(step, sums, learning_rate_at(config, step - 1), skipped)
-                log.write(row | {"seconds": before + time.monotonic() - began})
+                if log is not None:
+                    log.write(row | {"seconds": before + time.monotonic() - began})
                 bar.show(row)
                 sums = {}
             if step % config.checkpoint_every == 0:
                 save()
         if checkpoint is None or step > checkpoint.step:
             save()
-    if step == config.steps:
+    if step == config.steps and crew.first:
         save_model(folder, model if average is None else average.module, step)
-    stopped_by = stop.signal if step < config.steps else None
+    if skipped:
+        notes = [*notes, f"{skipped} of {step} steps were skipped: their bound or gradient was not finite"]
     return Outcome(step, before + time.monotonic() - began, stopped_by, tuple(notes))
 
 
-def _fabric(machine: Machine) -> Fabric:
+def _fabric(machine: Machine, processes: int, found: int) -> Fabric:
+    devices = found or machine.devices
     try:
-        return Fabric(accelerator=machine.device, devices=machine.devices, precision=machine.precision)  # type: ignore[arg-type]
+        return Fabric(
+            accelerator=machine.device,
+            devices=devices,
+            num_nodes=processes // devices,
+            strategy=strategy_for(processes, found > 0),
+            precision=machine.precision,  # type: ignore[arg-type]
+        )
     except (RuntimeError, ValueError, TypeError, MisconfigurationException) as error:
         reason = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot use {machine.devices} × {machine.device}, {machine.precision}: {reason}") from None
+        raise InputError(f"cannot use {devices} × {machine.device}, {machine.precision}: {reason}") from None
 
 
 def _row(step: int, sums: Sums, learning_rate: float, skipped: int) -> dict[str, float]:
@@ -197,17 +261,26 @@ def _optimizer_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _restore(
-    checkpoint: Checkpoint | None, model: AnyModel, optimizer: Any, average: AveragedModel | None
+    folder: Path, checkpoint: Checkpoint | None, model: AnyModel, optimizer: Any, average: AveragedModel | None
 ) -> tuple[int, Sums, int, float]:
     if checkpoint is None:
         return 0, {}, 0, 0.0
-    model.load_state_dict(checkpoint.part("model"))
+    path = checkpoint_path(folder / CHECKPOINTS, checkpoint.step)
+    for name, module in (("model", model), ("average", average)):
+        if module is not None:
+            check_shapes(path, dict(module.state_dict()), checkpoint.part(name))
+            module.load_state_dict(checkpoint.part(name))
     state: dict[int, dict[str, Tensor]] = {}
-    for key, tensor in checkpoint.part("optimizer").items():
-        index, name = key.split("/")
-        state.setdefault(int(index), {})[name] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    if average is not None:
-        average.load_state_dict(checkpoint.part("average"))
+    parameters = list(model.parameters())
     numbers = checkpoint.numbers
-    return checkpoint.step, dict(numbers["sums"]), int(numbers["skipped"]), float(numbers["seconds"])
+    try:
+        for key, tensor in checkpoint.part("optimizer").items():
+            index, name = key.split("/")
+            state.setdefault(int(index), {})[name] = tensor
+            if tensor.shape not in (parameters[int(index)].shape, ()):
+                raise ValueError(f"'{key}' has shape {tuple(tensor.shape)}")
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        sums = {str(name): float(value) for name, value in numbers["sums"].items()}
+        return checkpoint.step, sums, int(numbers["skipped"]), float(numbers["seconds"])
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} does not fit its configuration: {error}") from None

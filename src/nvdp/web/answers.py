@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nvdp.class_predictions import ClassPrediction
 from nvdp.errors import InputError
 from nvdp.nn.rates import LayerRates
 from nvdp.web.limits import RATE_CELLS
@@ -24,6 +25,7 @@ class Answer:
     std: Float[np.ndarray, "query y"]
     functions: Float[np.ndarray, "sample query y"]
     rates: Sequence[LayerRates] | None
+    decimals: int = DECIMALS
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.mean).all() and np.isfinite(self.std).all() and np.isfinite(self.functions).all()):
@@ -32,9 +34,9 @@ class Answer:
     def to_json(self) -> dict[str, Any]:
         """The answer of /api/adapt."""
         return {
-            "mean": np.round(self.mean, DECIMALS).tolist(),
-            "std": np.round(self.std, DECIMALS).tolist(),
-            "samples": np.round(self.functions, DECIMALS).tolist(),
+            "mean": np.round(self.mean, self.decimals).tolist(),
+            "std": np.round(self.std, self.decimals).tolist(),
+            "samples": np.round(self.functions, self.decimals).tolist(),
             "rates": None if self.rates is None else [layer_heat(layer) for layer in self.rates],
         }
 
@@ -42,7 +44,26 @@ class Answer:
         """The answer of /api/suggest: the candidate of the largest variance, summed over outputs."""
         index = int(np.square(self.std).sum(-1).argmax())
         row = {"x": query[index], "mean": self.mean[index], "std": self.std[index]}
-        return {"index": index} | {name: np.round(value, DECIMALS).tolist() for name, value in row.items()}
+        return {"index": index} | {name: np.round(value, self.decimals).tolist() for name, value in row.items()}
+
+
+def class_answer(prediction: ClassPrediction, samples: int) -> dict[str, Any]:
+    """The answer of /api/classify.
+
+    >>> two = ClassPrediction(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log())
+    >>> answer = class_answer(two, samples=2)
+    >>> answer["probabilities"], answer["std"], round(answer["disagreement"][0], 3)
+    ([[0.7, 0.3]], [[0.2, 0.2]], 0.102)
+    """
+    each = prediction.by_sample.exp()
+    parts = {
+        "probabilities": prediction.probabilities,
+        "std": each.std(0, correction=0),
+        "samples": each if samples else each[:0],
+        "entropy": prediction.entropy,
+        "disagreement": prediction.disagreement,
+    }
+    return {name: np.round(part.double().numpy(), DECIMALS).tolist() for name, part in parts.items()}
 
 
 def layer_heat(layer: LayerRates) -> dict[str, Any]:

@@ -12,11 +12,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, rbf_kernel
+from nvdp.errors import InputError
 from nvdp.web.answers import Answer
-from nvdp.web.limits import MOST_CONTEXT_EXACT
+from nvdp.web.limits import MOST_CONTEXT_EXACT, MOST_QUERY_EXACT
 from nvdp.web.schemas import ModelEntry
+from nvdp.web.units import check_reach
 
 CELLS = (8, 6)  # of the grid over (ℓ, σ_f)
+NUMBERS_AT_ONCE = 2**19  # of the covariances of functions that are drawn together: bounds memory
 JITTER = 1e-6  # of a function's covariance, as a share of its variance: a smooth kernel is singular in float64
 
 
@@ -37,7 +40,6 @@ class ExactGP:
         x_dim=1,
         y_dim=1,
         x_range=DOMAIN,
-        image_size=None,
         most_context=MOST_CONTEXT_EXACT,
         has_rates=False,
     )
@@ -60,6 +62,10 @@ class ExactGP:
         >>> answer.mean.round(1).tolist(), bool(answer.std[0] < 0.05), bool(answer.std[1] > 0.5)
         ([[1.0], [0.0]], True, True)
         """
+        if len(query) > MOST_QUERY_EXACT:
+            raise InputError(f"query holds {len(query)} points; 'exact-gp' takes at most {MOST_QUERY_EXACT}")
+        for name, values in (("x", x), ("y", y), ("query", query)):
+            check_reach(name, values)
         kernels = len(self.length_scale)
         at, given = (torch.from_numpy(points).expand(kernels, -1, -1) for points in (query, x))
         whitened, whitened_y, log_weight = self._condition(given, torch.from_numpy(y), at)
@@ -91,15 +97,16 @@ class ExactGP:
         generator = torch.Generator().manual_seed(seed)
         # A fixed share of the way through the weights, and fixed noise: functions move smoothly with the context.
         share = torch.rand(samples, generator=generator, dtype=torch.float64)
-        noise = torch.randn(samples, at.shape[1], 1, generator=generator, dtype=torch.float64)
+        noise = torch.randn(samples, at.shape[1], generator=generator, dtype=torch.float64).mT
         chosen = torch.searchsorted(weight.cumsum(0), share).clamp(max=len(weight) - 1)
-        functions = torch.empty(samples, at.shape[1], dtype=torch.float64)
-        for kernel in chosen.unique().tolist():
-            one = slice(kernel, kernel + 1)
-            covariance = rbf_kernel(at[one], at[one], self.length_scale[one], self.signal_scale[one])[0]
-            covariance = covariance - whitened[kernel].mT @ whitened[kernel]
-            covariance.diagonal().add_(JITTER * float(self.signal_scale[kernel]) ** 2)
-            factor = torch.linalg.cholesky(covariance)
-            mine = chosen == kernel
-            functions[mine] = means[kernel] + (factor @ noise[mine])[..., 0]
+        functions = means[chosen]
+        for kernels in chosen.unique().split(max(1, NUMBERS_AT_ONCE // at.shape[1] ** 2)):
+            scales = self.length_scale[kernels], self.signal_scale[kernels]
+            covariance = rbf_kernel(at[kernels], at[kernels], *scales)
+            covariance.baddbmm_(whitened[kernels].mT, whitened[kernels], alpha=-1)
+            covariance.diagonal(dim1=-2, dim2=-1).add_(JITTER * scales[1][:, None] ** 2)
+            drawn = torch.linalg.cholesky(covariance) @ noise  # (kernel, query, sample)
+            for place, kernel in enumerate(kernels):
+                mine = chosen == kernel
+                functions[mine] += drawn[place][:, mine].mT
         return functions

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from nvdp.errors import InputError
 from nvdp.web import limits
 
-Number = Annotated[float, Field(ge=-limits.LARGEST_VALUE, le=limits.LARGEST_VALUE, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-limits.LARGEST_NUMBER, le=limits.LARGEST_NUMBER, allow_inf_nan=False)]
 # The first fault ends the check: a long list of bad numbers must not become a long list of faults.
 Point = Annotated[list[Number], FailFast(), Field(min_length=1, max_length=limits.MOST_FEATURES)]
 Context = Annotated[list[Point], FailFast(), Field(max_length=limits.MOST_CONTEXT)]
@@ -83,20 +83,31 @@ class SuggestAnswer(BaseModel):
     std: list[float]
 
 
+class TableColumns(BaseModel):
+    """The columns of the table that a model was fitted to."""
+
+    task: str | None
+    x: list[str]
+    y: list[str]
+
+
 class ModelEntry(BaseModel):
     """A model that can be asked."""
 
     name: str
     label: str
-    page: str | None = Field(description="Where it is shown: functions, images or nowhere.")
+    page: str | None = Field(description="Where it is shown: functions, images, characters, data or nowhere.")
     model: str = Field(description="Its kind: a name from `nvdp models`, or exact-gp.")
     task: str
-    x_dim: int
-    y_dim: int
+    x_dim: int = Field(description="Numbers of an input; of a picture, its pixels.")
+    y_dim: int = Field(description="Numbers of an output; for a classifier, the classes it was trained with.")
     x_range: tuple[float, float] = Field(description="The inputs it was trained on.")
-    image_size: int | None = Field(description="Rows and columns of its pictures.")
+    image_size: int | None = Field(default=None, description="Rows and columns of its pictures.")
     most_context: int
     has_rates: bool
+    pretrained: bool = Field(default=False, description="Whether it comes with the package.")
+    way: int | None = Field(default=None, description="The number of classes that it needs; null for any number.")
+    columns: TableColumns | None = Field(default=None, description="Of the table it was fitted to by `nvdp fit`.")
 
 
 class Refusal(BaseModel):

@@ -1,6 +1,5 @@
-"""The server: three routes over `Served.answer` and a folder of static files. It keeps nothing about its visitors."""
+"""The server: four routes over the served models and a folder of static files. It keeps nothing about its visitors."""
 
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,26 +11,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
 from jaxtyping import Float
+from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
 import nvdp
 from nvdp.errors import InputError, unknown_name
-from nvdp.web.answers import Answer
+from nvdp.web.answers import Answer, class_answer
 from nvdp.web.body_limit import BodyLimit
+from nvdp.web.class_schemas import ClassifyAnswer, ClassifyRequest
+from nvdp.web.headers import WithHeaders
 from nvdp.web.pool import Pool, PoolFull
 from nvdp.web.refusals import first_fault, refusal
 from nvdp.web.schemas import AdaptAnswer, AdaptRequest, ModelEntry, Refusal, SuggestAnswer
-from nvdp.web.served import Served, served_models
+from nvdp.web.served import Classifies, Predicts, Served, served_models
 
 STATIC = Path(__file__).parent / "static"
-HEADERS = {
-    # Everything the page needs is here; it talks to no other place.
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-cache",
-}
 REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"model": Refusal, "description": text}
     for code, text in {
@@ -48,7 +43,7 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     """The application over these models, or over the pretrained ones.
 
     >>> sorted(path for path in create_app().openapi()["paths"])
-    ['/api/adapt', '/api/models', '/api/suggest']
+    ['/api/adapt', '/api/classify', '/api/models', '/api/suggest']
     """
     models = served_models() if served is None else served
     workers = Pool() if pool is None else pool
@@ -69,18 +64,23 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     )
     app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
-    app.middleware("http")(_with_headers)
+    app.add_middleware(WithHeaders)
     _add_refusals(app)
 
+    def named(name: str) -> Served:
+        if name not in models:
+            raise HTTPException(404, str(unknown_name("model", name, models)))
+        return models[name]
+
     async def ask(request: AdaptRequest, form: Callable[[Answer, Float[np.ndarray, "query x"]], Any]) -> Response:
-        if request.model not in models:
-            return refusal(404, str(unknown_name("model", request.model, models)))
-        model = models[request.model]
+        model = named(request.model)
+        if not isinstance(model, Predicts):
+            raise InputError(f"'{request.model}' is a classifier; ask /api/classify")
         entry = model.entry
         x, y, query = request.arrays(entry.x_dim, entry.y_dim, entry.most_context)
 
-        def job() -> str:
-            return json.dumps(form(model.answer(x, y, query, request.samples, request.seed), query))
+        def job() -> bytes:
+            return to_json(form(model.answer(x, y, query, request.samples, request.seed), query))
 
         return Response(await workers.run(job), media_type="application/json")
 
@@ -99,18 +99,25 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
         """Where to look next: the query point that the model is least sure of."""
         return await ask(request, lambda answer, query: answer.most_uncertain(query))
 
+    @app.post("/api/classify", response_model=ClassifyAnswer, responses=REFUSALS)
+    async def classify(request: ClassifyRequest) -> Response:
+        """Name pictures from a few labelled ones: a probability for every class, and how sure that is."""
+        model = named(request.model)
+        if not isinstance(model, Classifies):
+            raise InputError(f"'{request.model}' is no classifier; ask /api/adapt")
+        pictures = request.arrays(model.entry.x_dim)
+
+        def job() -> bytes:
+            return to_json(class_answer(model.classify(*pictures, request.samples, request.seed), request.samples))
+
+        return Response(await workers.run(job), media_type="application/json")
+
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:
         return FileResponse(STATIC / "docs.html")
 
     app.mount("/", StaticFiles(directory=STATIC, html=True))
     return app
-
-
-async def _with_headers(request: Request, call_next: Callable[[Request], Any]) -> Response:
-    response: Response = await call_next(request)
-    response.headers.update(HEADERS)
-    return response
 
 
 def _add_refusals(app: FastAPI) -> None:

@@ -27,7 +27,7 @@ export const post = (path, question) =>
 
 export class Lane {
   constructor(path, show, tell) {
-    Object.assign(this, { path, show, tell, busy: false, next: null });
+    Object.assign(this, { path, show, tell, busy: false, next: null, troubled: false });
   }
 
   // `extra` comes back beside the answer: what was asked, and when the hand moved.
@@ -39,9 +39,11 @@ export class Lane {
     this.busy = true;
     try {
       const answer = await post(this.path, question);
-      this.tell(null);
+      if (this.troubled) this.tell(null); // what others told stays
+      this.troubled = false;
       this.show(answer, extra);
     } catch (error) {
+      this.troubled = true;
       this.tell(error.message);
     }
     this.busy = false;

@@ -8,7 +8,8 @@ function kindOf(schema, all) {
   if (schema.prefixItems) return `[${schema.prefixItems.map((each) => kindOf(each, all)).join(", ")}]`;
   if (schema.type === "array") return `[${schema.items ? kindOf(schema.items, all) : "…"}]`;
   const bounds = [];
-  if (schema.minimum !== undefined) bounds.push(`${schema.minimum} to ${schema.maximum}`);
+  const short = (bound) => (Math.abs(bound) < 1e6 ? String(bound) : Number(bound.toPrecision(2)).toExponential()).replace("e+", "e");
+  if (schema.minimum !== undefined) bounds.push(`${short(schema.minimum)} to ${short(schema.maximum)}`);
   if (schema.maxLength !== undefined) bounds.push(`at most ${schema.maxLength} characters`);
   return [schema.type ?? "any", ...bounds].join(", ");
 }

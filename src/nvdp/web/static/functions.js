@@ -1,9 +1,10 @@
 // The page of functions: one context, two models side by side.
 import { Lane, measurePainted, post } from "./api.js";
 import { Plot } from "./plot.js";
+import { Points } from "./points.js";
 import { Rates } from "./rates.js";
 
-const GRID = 121; // points of a curve
+const GRID = 97; // points of a curve
 const START = [[-1.45, 0.55], [-0.7, -0.65], [0.35, 0.3], [0.8, 0.95]];
 
 export function startFunctions(models, tell) {
@@ -22,7 +23,8 @@ class Side {
     this.select.value = chosen.name;
     this.models = models;
     this.told = place.querySelector(".told");
-    this.plot = new Plot(place.querySelector("svg"), page, inTabOrder);
+    this.plot = new Plot(place.querySelector("svg"));
+    this.points = new Points(this.plot, page, inTabOrder);
     this.rates = new Rates(place.lastElementChild);
     this.lane = new Lane("api/adapt", (answer, extra) => this.show(answer, extra), page.tell);
     this.select.addEventListener("change", () => page.changed());
@@ -123,12 +125,14 @@ class FunctionsPage {
 
   // The points are drawn at once; the predictions follow as fast as the models answer.
   changed(since) {
+    if (!this.sides.some((side) => side.lane.troubled)) this.tell(null);
     document.getElementById("samples-shown").textContent = this.samples;
     for (const side of this.sides) {
       const resized = side.plot.xRange.join() !== this.xRange.join();
-      Object.assign(side.plot, { points: this.points, suggestion: null, xRange: this.xRange });
+      Object.assign(side.plot, { suggestion: null, xRange: this.xRange });
+      side.points.points = this.points;
       if (resized) side.plot.drawAxes();
-      side.plot.drawPoints();
+      side.points.draw();
       side.plot.drawSuggestion();
       side.ask(this.context, since);
     }

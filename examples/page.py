@@ -1,0 +1,98 @@
+"""Writes the numbers of the examples and of the store into docs/examples.md and docs/store.md, from results/ alone.
+
+    python examples/page.py
+
+Text between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` is replaced; a result that is not there leaves a line
+that says which command makes it.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent.parent
+GROWTH = {"pigs": "Pigs, weight in kg", "spruces": "Spruces, log size"}
+
+
+def result(path: str) -> dict[str, Any] | None:
+    file = HERE / "results" / path
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def scores(rows: dict[str, dict[str, float]]) -> str:
+    lines = ["| | LL | RMSE | in the 90 % interval |", "| --- | --- | --- | --- |"]
+    for name, row in rows.items():
+        lines.append(f"| {name} | {row['LL']:.2f} | {row['RMSE']:.3g} | {100 * row['coverage90']:.1f} % |")
+    return "\n".join(lines)
+
+
+def growth() -> str:
+    parts = []
+    for name, title in GROWTH.items():
+        found = result(f"longitudinal/{name}.json")
+        if found is None:
+            parts.append(f"{title}: made by `python examples/growth_curves.py --set {name}`.")
+            continue
+        cases = found["scores"]["nvdp"]["cases"]
+        parts.append(f"{title}: {found['tasks']['scored']} series, {cases} contexts.\n\n{scores(found['scores'])}")
+        parts.append(
+            f"![Four {name} that the final model was not trained on: a few points of each, the prediction from them, "
+            f"and the other points](figures/growth-{name}.png)"
+        )
+    return "\n\n".join(parts)
+
+
+def simulator() -> str:
+    found = result("longitudinal/sim_to_real.json")
+    return scores(found["scores"]) if found else "Made by `python examples/sim_to_real.py`."
+
+
+def images() -> str:
+    found = result("fewshot-images/omniglot.json")
+    if found is None:
+        return "Made by `python examples/few_shot_images.py`."
+    one, five = found["accuracy"]["1-shot"], found["accuracy"]["5-shot"]
+    lines = ["| accuracy | 1-shot | 5-shot |", "| --- | --- | --- |"]
+    return "\n".join(lines + [f"| {name} | {100 * one[name]:.1f} % | {100 * five[name]:.1f} % |" for name in one])
+
+
+def store() -> str:
+    found = result("bench/store.json")
+    if found is None:
+        return "Made by `python benchmarks/store.py --tasks 1000000 --json results/bench/store.json`."
+
+    def speed(name: str) -> str:
+        return f"{found[f'{name}_per_cpu_second']:,.0f} ({found[f'{name}_per_second']:,.0f})"
+
+    short = found["tasks"] < found["tasks_asked_for"]
+    return "\n".join(
+        [
+            f"{found['tasks']:,} tasks take {found['bytes'] / 1e9:.2f} GB on disk, {found['bytes_per_task']:,.0f}",
+            f"bytes each{' (filling was ended by its time limit)' if short else ''}. Tasks a second of the process's",
+            f"own CPU time and, in brackets, of the clock; the machine of {found['cores']} cores had a load of",
+            f"{found['load_before']:.0f} when it began:",
+            "",
+            f"| | one by one | in batches of {found['batch']:,} |",
+            "| --- | --- | --- |",
+            f"| observe {found['points_a_task']} points | {speed('observe')} | {speed('observe_batched')} |",
+            f"| predict at {found['query_points']} points | {speed('predict')} | {speed('predict_batched')} |",
+        ]
+    )
+
+
+def fill(page: str, **texts: str) -> None:
+    """Replace what is between the marks of a page."""
+    path = HERE / "docs" / page
+    text = path.read_text()
+    for name, new in texts.items():
+        marks = f"<!-- {name}:begin -->\n", f"\n<!-- {name}:end -->"
+        text = re.sub(
+            f"{marks[0]}.*?{marks[1]}", lambda _, new=new, marks=marks: new.join(marks), text, flags=re.DOTALL
+        )
+    path.write_text(text)
+
+
+if __name__ == "__main__":
+    fill("examples.md", growth=growth(), simulator=simulator(), images=images())
+    fill("store.md", store=store())

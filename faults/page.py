@@ -1,0 +1,77 @@
+"""docs/trust.md from the files of results/trust: what was tried, how often, what happened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nvdp.files import write_text
+
+ORDER = ("interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming")
+TITLES = {
+    "interruptions": "Runs that are interrupted",
+    "hostile": "Files from strangers",
+    "numbers": "Numbers at their ends",
+    "properties": "What every model promises",
+    "processes": "Several processes on one run",
+    "cluster": "Many runs on a cluster",
+    "threads": "Several threads on one model",
+    "streaming": "Tables larger than memory",
+}
+HEAD = """# What was tried, and what happened
+
+Each line was tried on purpose by `python -m faults` and is counted in a file of `results/trust/`, from which this page
+is made. Short versions of most of it run with every `make test`. *Wrong* means a result that differs from that of an
+undisturbed run, damage that goes unnoticed, a value that is not finite, or an error that is not one line.
+"""
+RULES = """
+## The rules behind it
+
+- **A run is its configuration and its seed.** Every step derives its own random numbers, so nothing about randomness
+  is saved, and a run that went on is the run that was never stopped.
+- **Files are whole or absent**: written beside their place, flushed, renamed. What a killed process leaves half
+  written is removed by the next one. Checkpoints carry a SHA-256 over names, shapes, values and step; the last two are
+  kept; a damaged one is named and passed over; with none left, resuming is refused.
+- **Files are read once, as a whole, before they are believed**: what is checked is what is used, even if the file
+  changes a moment later. There is no pickle anywhere. Shapes that a configuration declares are compared with those in
+  the file before any memory is taken for them.
+- **A step whose bound or gradient is not finite is skipped**, counted in `log.csv` and, after 100 of them, ends the
+  run with a reason. A bound that is not finite in one of several processes makes all skip the step.
+- **One process at a time** trains in a folder; several that share one run are one in this sense.
+"""
+
+
+def write_page(results: Path, page: Path) -> None:
+    """Write the page from what sections there are."""
+    write_text(page, trust_page(results))
+
+
+def trust_page(results: Path) -> str:
+    """The page's text."""
+    parts = [HEAD]
+    for name in ORDER:
+        path = results / f"{name}.json"
+        if path.exists():
+            parts.append(_section(name, json.loads(path.read_text())))
+    return "\n".join([*parts, RULES.strip(), ""])
+
+
+def _section(name: str, record: dict[str, Any]) -> str:
+    lines = [f"## {TITLES[name]}", "", "| tried | times | what happened | wrong |", "| --- | ---: | --- | ---: |"]
+    for tried in record["tried"]:
+        outcomes = "; ".join(f"{count:,} × {outcome}" for outcome, count in tried["outcomes"].items())
+        lines.append(f"| {tried['what']} | {tried['tried']:,} | {outcomes or '–'} | {len(tried['wrong'])} |")
+    lines += [_measured(name, tried["numbers"]) for tried in record["tried"] if "numbers" in tried]
+    return "\n".join([*lines, ""])
+
+
+def _measured(name: str, numbers: dict[str, Any]) -> str:
+    if name == "streaming":
+        rows = [
+            f"| {million} | {numbers['peak_mb'][million]:,.0f} | {seconds:.0f} |"
+            for million, seconds in numbers["seconds"].items()
+        ]
+        return "\n".join(["", "| million rows | peak memory, MB | seconds |", "| ---: | ---: | ---: |", *rows])
+    return (
+        f"\nThe largest difference of any weight or optimiser state was {numbers['largest_difference']:.1e} "
+        f"(float64; tolerance {numbers['tolerance']:.0e})."
+    )

@@ -1,0 +1,92 @@
+"""A queue of runs on a Ray cluster of two nodes of this machine, one of which is killed in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from faults.runs import TINY, same, state_of
+from faults.tally import Tally
+from nvdp.experiments.executors_ray import run_on_ray
+from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.queue import work_off
+from nvdp.experiments.queue_progress import steps_done
+from nvdp.experiments.results import result_path
+
+PORT = 6399
+RAY = [str(Path(sys.executable).with_name("ray")), "start", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+SMALL_NODE = ["--object-store-memory=80000000", "--disable-usage-stats"]
+
+
+def killed_node(place: Path, steps: int = 400) -> Tally:
+    """Two runs on two nodes of one CPU each; one node is killed, its run is retried on the other."""
+    tally = Tally("a node of a Ray cluster of two killed in the middle of its run")
+    config = replace(TINY, steps=steps, checkpoint_every=50, log_every=50)
+    plan = [PlannedRun(f"run-{seed}", replace(config, seed=seed), tasks=2) for seed in range(2)]
+    experiment = Experiment("table1", "two runs", lambda budget: plan)
+    runs, out = place / "ray-runs", place / "ray-results"
+    nodes = [_start_node(place, head=True), _start_node(place, head=False)]
+    killed: list[int] = []
+
+    def kill_when_both_run() -> None:
+        while not all(steps_done(run.folder(runs)) > steps // 6 for run in plan):
+            time.sleep(0.2)
+        killed.append(sum(steps_done(run.folder(runs)) for run in plan))
+        os.killpg(nodes[1].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_when_both_run, daemon=True)
+    killer.start()
+    try:
+        work_off(
+            experiment, "quick", out, runs, jobs=1, device="cpu",
+            executor=lambda *order: run_on_ray(*order, address=f"127.0.0.1:{PORT}"),
+        )  # fmt: skip
+    finally:
+        for node in nodes:
+            try:
+                os.killpg(node.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+            node.wait()
+    tally.check(bool(killed), "one node killed while both ran", "no node was killed")
+    local = Experiment("table1", "two runs", lambda budget: plan)
+    work_off(local, "quick", place / "local-results", place / "local-runs", jobs=1, device="cpu")
+    for run in plan:
+        equal = same(state_of(run.folder(runs)), state_of(run.folder(place / "local-runs")))
+        tally.check(equal, "run done; weights equal to the last bit", f"{run.name}: other weights")
+        ours, theirs = (
+            json.loads(result_path(folder, "table1", "quick", run.name).read_text())["evaluation"]
+            for folder in (out, place / "local-results")
+        )
+        tally.check(ours == theirs, "scores equal", f"{run.name}: other scores")
+    return tally
+
+
+def _start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
+    """A node in a process group of its own, which can be killed as a machine would be."""
+    where = (
+        ["--head", "--include-dashboard=false", f"--port={PORT}", f"--temp-dir=/tmp/nvdp-ray-{os.getpid()}"]
+        if head
+        else [f"--address=127.0.0.1:{PORT}"]
+    )
+    path = os.pathsep.join([*sys.path, os.environ.get("PYTHONPATH", "")])
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": "180",
+        "RAY_agent_register_timeout_ms": "300000",
+        "PYTHONPATH": path,
+    }
+    log = (place / f"node-{'head' if head else 'other'}.log").open("wb")
+    node = subprocess.Popen(
+        [*RAY, *where, *SMALL_NODE, "--block"], stdout=log, stderr=log, env=environment, start_new_session=True
+    )
+    time.sleep(60 if head else 30)
+    if node.poll() is not None:
+        raise RuntimeError(Path(log.name).read_text()[-2000:])
+    return node

@@ -1,0 +1,83 @@
+"""A run so small that it is over in a second, in this process or in one that may be killed."""
+
+import json
+import multiprocessing
+import os
+import signal
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+
+from nvdp.errors import InputError
+from nvdp.models.config import ModelConfig
+from nvdp.objectives import KLScale
+from nvdp.training.checkpoint import load_newest_checkpoint
+from nvdp.training.config import RunConfig
+from nvdp.training.run_folder import CHECKPOINTS, load_run
+from nvdp.training.trainer import Machine, Outcome, train
+
+SMALL = {
+    "width": 8,
+    "layers": 2,
+    "representation": 8,
+    "encoder_layers": 2,
+    "rate_width": 8,
+    "rate_layers": 2,
+    "latent": 4,
+    "attention_width": 8,
+    "attention_blocks": 2,
+    "attention_heads": 2,
+    "grid_cells": 11,
+    "conv_channels": 4,
+    "conv_blocks": 1,
+    "conv_kernel": 3,
+}
+TINY = RunConfig(
+    model=ModelConfig("nvdp", task_norm=True, **SMALL),  # type: ignore[arg-type]
+    kl=KLScale("elbo", 0.1),
+    steps=60,
+    tasks_per_step=4,
+    learning_rate=1e-2,
+    warmup_steps=5,
+    gradient_clip=1.0,
+    weight_average=0.9,
+    log_every=7,
+    checkpoint_every=5,
+)
+
+
+def run(config: RunConfig, folder: Path, devices: int = 1, resume: bool = True) -> Outcome:
+    """Train, or go on training, on CPU with one thread a process."""
+    return train(config, folder, resume=resume, machine=Machine(device="cpu", devices=devices, threads=1))
+
+
+def start(config: RunConfig, folder: Path, devices: int = 1) -> BaseProcess:
+    """The same in a process of its own, quickly: a server that has imported everything forks it."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["nvdp.training.trainer"])
+    process = context.Process(target=_run, args=(config.to_json(), str(folder), devices))
+    process.start()
+    return process
+
+
+def _run(config: str, folder: str, devices: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a file too large is an error to report, not a death
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # what a dying process says is of no interest here
+    try:
+        run(RunConfig.from_dict(json.loads(config)), Path(folder), devices)
+    except (InputError, OSError):
+        raise SystemExit(2) from None
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    """All that a finished run has come to: its weights, and everything in its newest checkpoint."""
+    checkpoint = load_newest_checkpoint(folder / CHECKPOINTS)[0]
+    assert checkpoint is not None
+    weights = {f"weights/{name}": tensor for name, tensor in load_run(folder)[1].state_dict().items()}
+    return checkpoint.tensors | weights
+
+
+def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
+    """Equal to the last bit."""
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)

@@ -1,0 +1,166 @@
+"""Short versions of what ``python -m faults`` does at length: whatever happens to a run, nothing is lost or wrong."""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from faults import hostile, interruptions, numbers, processes, threads
+from faults.runs import TINY, run, state_of
+from nvdp.errors import InputError
+from nvdp.models.base import MetaModel
+from nvdp.training.checkpoint import checkpoint_paths
+from nvdp.training.distributed import check_shares, launch, strategy_for
+from nvdp.training.run_folder import load_run
+from nvdp.training.step import TrainingStep
+from nvdp.training.trainer import Machine, train
+
+OLD_RUN = Path(__file__).parent / "old_run"
+
+
+def assert_right(tally, least=1):
+    assert tally.wrong == []
+    assert tally.tried >= least
+
+
+def test_a_run_that_is_killed_at_any_moment_ends_as_if_undisturbed(tmp_path):
+    for tally in interruptions.kills(tmp_path, 2):
+        assert_right(tally)
+
+
+def test_a_full_disk_is_told_and_costs_nothing_once_there_is_room(tmp_path):
+    tally = interruptions.full_disk(tmp_path, (0, 20), mount=False)
+    assert_right(tally, 2)
+    assert "had room" not in tally.outcomes
+
+
+def test_damage_to_a_checkpoint_never_goes_unnoticed(tmp_path):
+    for tally in interruptions.damaged_checkpoints(tmp_path, flips=40, resumed=1):
+        assert_right(tally)
+
+
+def test_weights_from_strangers_are_refused_and_never_executed(tmp_path):
+    for tally in hostile.weights_from_strangers(tmp_path):
+        assert_right(tally, 40)
+    assert_right(hostile.odd_places(tmp_path), 5)
+
+
+def test_configurations_from_strangers_are_refused_or_harmless(tmp_path):
+    assert_right(hostile.configurations_from_strangers(tmp_path, every=5), 150)
+
+
+@pytest.mark.parametrize("precision", [*numbers.PRECISIONS, numbers.MIXED])
+def test_extreme_inputs_give_finite_losses_gradients_and_predictions(precision):
+    assert_right(numbers.extreme_inputs(precision, every=8), 20)
+
+
+def test_eight_threads_get_the_answers_of_one():
+    assert_right(threads.library(48), 48)
+    assert_right(threads.service(24), 24)
+
+
+def test_processes_that_share_a_run_come_to_the_weights_of_one(tmp_path):
+    assert_right(processes.shared_runs(tmp_path, ["nvdp"]))
+
+
+def die_unless_first(fabric):
+    if fabric.global_rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    fabric.barrier()
+
+
+def complain_unless_first(fabric):
+    if fabric.global_rank:
+        raise InputError("the disk of the second is full")
+    fabric.barrier()
+
+
+@pytest.mark.parametrize(
+    ("member", "words"),
+    [
+        (die_unless_first, "and the run with it; --resume goes on"),
+        (complain_unless_first, "disk of the second is full"),
+    ],
+)
+def test_a_process_that_dies_or_complains_ends_the_run_with_its_reason(member, words):
+    from lightning_fabric import Fabric
+
+    port = os.environ.get("MASTER_PORT")
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy_for(2, from_outside=False))
+    with pytest.raises(InputError, match=words):
+        launch(fabric, member)
+    assert os.environ.get("MASTER_PORT") == port
+
+
+@pytest.mark.parametrize(
+    ("devices", "engine", "words"),
+    [
+        (0, "fused", "--devices is 0"),
+        (3, "fused", "4 tasks a step cannot be shared alike among 3"),
+        (4, "fused", "at least 2 tasks a step and process; got 4 for 4"),
+        (2, "compiled", "compiled is for one process"),
+    ],
+)
+def test_tasks_that_cannot_be_shared_are_refused_before_a_folder_is_made(tmp_path, devices, engine, words):
+    with pytest.raises(InputError, match=words):
+        train(TINY, tmp_path / "run", machine=Machine("cpu", devices, engine=engine))
+    assert not (tmp_path / "run").exists()
+
+
+def test_tasks_without_normalisation_may_be_shared_one_by_one():
+    check_shares(4, 4, normalised=False, engine="fused")
+
+
+def test_what_a_killed_process_has_left_half_written_is_removed_and_in_nobodys_way(tmp_path):
+    (tmp_path / "checkpoint").mkdir()
+    shutil.rmtree(tmp_path / "checkpoint")
+    (tmp_path / ".config.json.1.part").write_text("{")
+    run(replace(TINY, steps=2), tmp_path)
+    (tmp_path / "checkpoint" / ".step-000000009.safetensors.1.part").write_text("half")
+    run(replace(TINY, steps=2), tmp_path)
+    assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_run_of_an_earlier_version_loads_and_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(OLD_RUN, folder)
+    config, model, step = load_run(folder)
+    assert isinstance(model, MetaModel)
+    assert step == config.steps == 12
+    stored = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    (folder / "model.safetensors").unlink()
+    assert run(config, folder).step == 12
+    assert len(checkpoint_paths(folder / "checkpoint")) == 2
+    for name, tensor in load_run(folder)[1].state_dict().items():
+        torch.testing.assert_close(tensor, stored[name], rtol=1e-3, atol=1e-4)  # machines differ in rounding
+
+
+def test_a_checkpoint_whose_optimiser_does_not_fit_is_refused(tmp_path):
+    from nvdp.training.checkpoint import load_tensors, save_tensors
+
+    config = replace(TINY, steps=2)
+    run(config, tmp_path)
+    path = checkpoint_paths(tmp_path / "checkpoint")[-1]
+    tensors, saved = load_tensors(path)
+    for key in ("optimizer/0/exp_avg", "optimizer/9999/exp_avg", "optimizer/first/exp_avg"):
+        save_tensors(path, tensors | {key: torch.zeros(3, 3, 3)}, saved)
+        with pytest.raises(InputError, match="does not fit its configuration"):
+            run(config, tmp_path)
+    assert state_of(tmp_path)
+
+
+def test_a_skipped_step_is_reported_at_the_end(tmp_path, monkeypatch):
+    forward, steps = TrainingStep.forward, iter(range(100))
+
+    def spoiled(self, *points):
+        own = forward(self, *points)
+        return own | {"bound": own["bound"] * float("nan")} if next(steps) in (1, 3) else own
+
+    monkeypatch.setattr(TrainingStep, "forward", spoiled)
+    outcome = run(replace(TINY, steps=6), tmp_path)
+    assert outcome.notes == ("2 of 6 steps were skipped: their bound or gradient was not finite",)
+    assert all(torch.isfinite(tensor).all() for tensor in state_of(tmp_path).values())

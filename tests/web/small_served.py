@@ -1,0 +1,24 @@
+"""Small untrained models as the server holds them."""
+
+from nvdp.classify import PictureClassifier
+from nvdp.fitted import FittedModel
+from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.registry import build_model
+from nvdp.scaling import DataScale
+from nvdp.web.served_classifier import CHARACTERS, ServedClassifier
+from nvdp.web.served_model import ServedModel
+
+PIXELS = 64  # pictures of 8 × 8
+
+
+def regression(name, config, scale=None, columns=None, model=None):
+    """A run's model, or one fitted to a table of this scale and these columns."""
+    scale = scale or DataScale.identity(config.model.x_dim, config.model.y_dim)
+    return ServedModel(name, FittedModel(config, model or build_model(config.model), scale, columns))
+
+
+def classifier(name="signs", kind="nvdp", task=CHARACTERS, size=8, **changes):
+    """A few-shot classifier of small pictures."""
+    shape = {"size": size, "features": 64, "width": 8, "meta_width": 8} | changes
+    model = build_model(FewShotConfig(kind, 5, "conv4", **shape)).eval()
+    return ServedClassifier(name, task, PictureClassifier(model, size, model.config.channels))
