@@ -14,17 +14,17 @@ from nvdp.bench.cases import Case, naive_model, naive_step, our_step
 from nvdp.bench.draw import draw
 from nvdp.bench.floor import floor_step, training_products
 from nvdp.bench.quality import quality_rows
-from nvdp.bench.step import CASES, step_rows
+from nvdp.bench.step import CASES, PAPERS, step_rows
 from nvdp.bench.timing import Timings, interleaved
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
-from nvdp.models.registry import MODELS, build_model
+from nvdp.models.registry import build_model
 from nvdp.training.step import TrainingStep
 
 TINY = Case(tasks=2, points=5, context=3, width=4, layers=2)
 CONTRACT = {"model", "shape", "ours_ms", "autograd_ms", "floor_ms"}
 
-REGRESSION = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
+REGRESSION = list(PAPERS)
 
 
 @pytest.fixture(scope="module")

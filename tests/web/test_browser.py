@@ -67,7 +67,7 @@ def test_a_double_click_removes_a_point_and_on_empty_ground_removes_none(visit):
 
 def test_another_model_gives_another_picture_and_rates_are_shown_where_there_are_any(visit):
     page = opened(visit())
-    assert page.locator(".a .rates figure").count() == 5
+    assert page.locator(".a .rates figure").count() == 3
     assert page.locator(".b .rates").count() == 0
     before = mean(page)
     page.select_option(".a select", "small-cnp")

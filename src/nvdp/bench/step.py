@@ -10,17 +10,13 @@ from nvdp.bench.cases import Case, naive_step, our_step
 from nvdp.bench.floor import floor_step, training_products
 from nvdp.bench.timing import interleaved
 from nvdp.bench.worker import Worker
-from nvdp.models.registry import MODELS, build_model
+from nvdp.models.registry import build_model
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
 CELEBA = replace(MNIST, shape="celeba", y_dim=3, representation=1_024, encoder_width=128)
-CASES = [
-    replace(shape, model=name)
-    for shape in (GP, MNIST, CELEBA)
-    for name, spec in MODELS.items()
-    if "regression" in spec.tasks
-]
+PAPERS = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
+CASES = [replace(shape, model=name) for shape in (GP, MNIST, CELEBA) for name in PAPERS]
 NOTES = {
     "ours": "the library as shipped: bound, backward, fused Adam; data generation is not part of a step",
     "autograd": "the straightforward version in the same process, hence also with the allocator that keeps freed "

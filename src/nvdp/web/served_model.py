@@ -9,6 +9,7 @@ from jaxtyping import Float
 from nvdp.data import gp
 from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.fitted import FittedModel
+from nvdp.models.nvdp import NVDP
 from nvdp.posteriors import DropoutPosterior
 from nvdp.web.answers import DECIMALS, Answer
 from nvdp.web.limits import MOST_CONTEXT
@@ -38,7 +39,7 @@ class ServedModel:
             x_range=_range(fitted),
             image_size=image_size(config.task, config.data) if config.task in IMAGE_TASKS else None,
             most_context=MOST_CONTEXT,
-            has_rates=model.config.name == "nvdp",
+            has_rates=isinstance(model, NVDP),
             pretrained=pretrained,
             columns=None if (c := fitted.columns) is None else TableColumns(task=c.task, x=list(c.x), y=list(c.y)),
         )
@@ -52,16 +53,21 @@ class ServedModel:
         samples: int,
         seed: int,
     ) -> Answer:
-        """``model.adapt(x, y).predict(query, samples, seed)``, in the units of the data."""
+        """``model.adapt(x, y).predict(query, samples, seed)``, in the units of the data.
+
+        Mean and deviation are in closed form where the posterior has one, and do not tremble with the samples.
+        """
         scale = self.scale
         check_reach("x", x, scale.x_centre, scale.x_spread)
         check_reach("y", y, scale.y_centre, scale.y_spread)
         check_reach("query", query, scale.x_centre, scale.x_spread)
         posterior = self.model.adapt(scale.x_in(x), scale.y_in(y))
-        prediction = scale.y_out(posterior.predict(scale.x_in(query), samples, seed))
+        at = scale.x_in(query)
+        prediction = scale.y_out(posterior.predict(at, samples, seed))
+        points = scale.y_out(posterior.predict(at)) if samples and posterior.integrates else prediction
         rates = posterior.rates if isinstance(posterior, DropoutPosterior) else None
         functions = prediction.functions if samples else prediction.functions[:0]
-        mean, std, drawn = (part.numpy() for part in (prediction.mean, prediction.std, functions))
+        mean, std, drawn = (part.numpy() for part in (points.mean, points.std, functions))
         return Answer(mean, std, drawn, rates, self.decimals)
 
 
