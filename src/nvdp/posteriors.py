@@ -271,6 +271,10 @@ class Decoder(Protocol):
         """Outputs at x under every condition."""
         ...
 
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same as a function of the condition, for several in turn; what depends on x alone is done once."""
+        ...
+
 
 class LatentPosterior(Posterior):
     """A Gaussian latent vector z beside a deterministic representation, which may have no entries (the NP family)."""
@@ -297,7 +301,7 @@ class LatentPosterior(Posterior):
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with z at its mean."""
-        return self._outputs(x, self.latent.loc)
+        return self.network(x, self._condition(self.latent.loc))
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs for sampled z."""
@@ -305,10 +309,11 @@ class LatentPosterior(Posterior):
         noise = standard_normal((samples, *loc.shape), loc, generator)
         z = torch.addcmul(loc, scale, noise)
         groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.width)
-        return torch.cat([self._outputs(x, group) for group in z.split(groups)])
+        decode = self.network.at(x)
+        return torch.cat([decode(self._condition(group)) for group in z.split(groups)])
 
-    def _outputs(self, x: Tensor, z: Tensor) -> Tensor:
-        return self.network(x, torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1))
+    def _condition(self, z: Float[Tensor, "*sample task z"]) -> Float[Tensor, "*sample task condition"]:
+        return torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1)
 
 
 class PointPosterior(Posterior):

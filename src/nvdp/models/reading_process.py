@@ -31,7 +31,12 @@ class ReadingDecoder:
 
     def __call__(self, x: Tensor, condition: Tensor) -> Tensor:
         """Outputs at x under every condition."""
-        return self.network(x, condition, self.read(x))
+        return self.at(x)(condition)
+
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same as a function of the condition; the context is read once."""
+        features = self.read(x)
+        return lambda condition: self.network(x, condition, features)
 
 
 class ReadingProcess(NeuralProcess):

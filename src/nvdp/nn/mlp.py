@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -171,3 +172,7 @@ class ConditionedMLP(nn.Module):
         for linear in self.hidden:
             h = self.activation(linear(h))
         return self.last(h)
+
+    def at(self, x: Float[Tensor, "task point x"]) -> Callable[[Tensor], Tensor]:
+        """The same as a function of the condition."""
+        return partial(self, x)
