@@ -96,7 +96,7 @@ def learn_branin(arguments: argparse.Namespace) -> NVDPRegressor:
     for _ in range(TASKS):
         function, x = branin(generator), points_in(family.bounds, POINTS, generator)
         tasks.append((x.numpy(), function(x).numpy()))
-    return NVDPRegressor(steps=arguments.steps).meta_fit(tasks)
+    return NVDPRegressor("nvdp", steps=arguments.steps).meta_fit(tasks)
 
 
 FAMILIES = {

@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, default=HERE / "docs" / "figures")
     arguments = parser.parse_args()
     use_threads()
-    regressor = NVDPRegressor(steps=arguments.steps).meta_fit(simulated(arguments.tasks))
+    regressor = NVDPRegressor("nvdp", steps=arguments.steps).meta_fit(simulated(arguments.tasks))
     scale, model = regressor._fitted.scale, regressor._fitted.model
     cases, panels, grid = [], [], np.linspace(0, 1, GRID)[:, None]
     for index, (t, size) in enumerate(real()):

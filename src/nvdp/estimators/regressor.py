@@ -25,9 +25,9 @@ COVARIANCE_SAMPLES = 512
 class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     """Regression from a handful of points, by a model that has learned from many related tasks.
 
-    ``model`` is the name of any regression model: nvdp, cnp, np, np+vp, np+cnp, np+cnp+vp. Inputs and outputs are
-    standardised inside. Means, standard deviations and quantiles come in closed form where there is one (`samples` is
-    None), or from that many sampled functions.
+    ``model`` is the name of any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others of `nvdp
+    models`. Inputs and outputs are standardised inside. Means, standard deviations and quantiles come in closed form
+    where there is one (`samples` is None), or from that many sampled functions.
 
     >>> regressor = NVDPRegressor.from_pretrained("gp")
     >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
@@ -39,7 +39,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
 
     def __init__(
         self,
-        model: str = "nvdp",
+        model: str = "nvdp-attentive",
         steps: int = 4_000,
         max_minutes: float | None = None,
         samples: int | None = None,

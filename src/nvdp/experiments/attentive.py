@@ -18,8 +18,8 @@ STEPS = {"nvdp-attentive": 5_000, "nvdp-conv": 7_500, "anp": 7_000, "convcnp": 1
 _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
 _QUICK_STEPS, _PAPER_STEPS = 60, 500_000
 
-IDEA_STEPS = 1_000  # of the attentive NVDP; others as many as take the same time
-_IDEA_TASKS = {"quick": 64, "cpu": 512, "paper": 50_000}
+IDEA_STEPS = 300  # of the attentive NVDP; others as many as take the same time
+_IDEA_TASKS = {"quick": 64, "cpu": 256, "paper": 50_000}
 IDEAS: dict[str, dict[str, Any]] = {  # changes of the model
     "as shipped": {},
     "single points alone": {"joint_share": 0.0},
