@@ -42,7 +42,7 @@ def measure(path: Path, tasks: int, seconds: float, power_safe: bool, most_minut
     choose, generator = random.Random(0), torch.Generator().manual_seed(0)
     x, y = torch.rand(BATCH, POINTS, 1, generator=generator) * 4 - 2, torch.randn(BATCH, POINTS, 1, generator=generator)
     at = torch.linspace(-2, 2, QUERIES)[:, None]
-    with TaskStore(path, nvdp.load("gp"), power_safe) as store:
+    with TaskStore(path, nvdp.load("gp-nvdp"), power_safe) as store:
         began, began_cpu = time.perf_counter(), time.process_time()
         for start in range(0, tasks, BATCH):
             size = min(BATCH, tasks - start)

@@ -46,9 +46,10 @@ def figure_active(
             loc="upper center",
             bbox_to_anchor=(0.5, -0.2),
             ncols=2,
-            fontsize=FONT_SIZE,
+            fontsize=FONT_SIZE - 1,
             frameon=False,
-            handlelength=3.2,
+            handlelength=2.4,
+            columnspacing=1.0,
         )
     means = np.concatenate([curve.mean for curve in (*by_learner.values(), *by_choice.values())])
     panels[0].set_ylim(max(means.min() - MARGIN, LOWEST), means.max() + MARGIN)
