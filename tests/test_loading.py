@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import nvdp as nvdp_command
 
 import nvdp
 from nvdp.data.gp import GPTasks
@@ -57,6 +58,13 @@ def test_the_pretrained_model_of_digits_knows_what_is_beside_a_stroke():
     assert picture[9:20, 14].min() > 0.5  # rows between those shown
     assert picture[:3].abs().max() < 0.3  # digits do not reach the edge
     assert picture[9:20, 10].max() < 0.4
+
+
+def test_the_command_lists_what_comes_with_the_package():
+    rows = json.loads(nvdp_command("models", "--pretrained", "--json").stdout)
+    assert {row["name"] for row in rows} == set(pretrained_names())
+    assert all(row["steps"] > 0 and row["scores"] for row in rows)
+    assert "gp-nvdp" in nvdp_command("models", "--pretrained").stdout
 
 
 def test_an_unknown_name_is_told_with_what_there_is():

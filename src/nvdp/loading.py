@@ -1,7 +1,9 @@
 """Models from disk: a pretrained one by its name, or a run folder by its path."""
 
+import json
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from nvdp.errors import unknown_name
 from nvdp.models.base import MetaModel
@@ -14,6 +16,30 @@ def pretrained_names() -> list[str]:
 
 def _weights() -> Path:
     return Path(str(files("nvdp") / "weights"))
+
+
+def pretrained_card(name: str) -> dict[str, Any]:
+    """What a pretrained model is, how long it was trained, and its scores: LL, RLL and PLL, or the accuracy.
+
+    >>> card = pretrained_card("gp")
+    >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
+    ('nvdp-attentive', 'gp', True)
+    """
+    folder = _weights() / name
+    record = json.loads((folder / "scores.json").read_text())
+    evaluation = record["evaluation"]
+    if "scores" in evaluation:
+        scores = {metric: row["mean_parameters"] for metric, row in evaluation["scores"].items()}
+    else:
+        scores = {"accuracy": evaluation["accuracy"]}
+    return {
+        "name": name,
+        "model": evaluation["model"],
+        "task": evaluation["task"],
+        "steps": record["steps"],
+        "scores": scores,
+        "bytes": (folder / "model.safetensors").stat().st_size,
+    }
 
 
 def find_run(name_or_folder: str | Path) -> Path:

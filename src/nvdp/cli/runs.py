@@ -273,10 +273,16 @@ def info(run: Run) -> None:
 @app.command()
 def models(
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")] = False,
+    pretrained: Annotated[
+        bool, typer.Option("--pretrained", help="List the trained models that come with the package.")
+    ] = False,
 ) -> None:
     """List the models by name."""
     from nvdp.models.registry import MODELS
 
+    if pretrained:
+        _show_pretrained(as_json)
+        return
     rows = [
         {"name": s.name, "tasks": list(s.tasks), "objective": s.objective, "summary": s.summary}
         for s in MODELS.values()
@@ -287,4 +293,19 @@ def models(
     table = Table("name", "trained by", "what it is")
     for row in rows:
         table.add_row(str(row["name"]), str(row["objective"]), str(row["summary"]))
+    Console().print(table)
+
+
+def _show_pretrained(as_json: bool) -> None:
+    from nvdp.loading import pretrained_card, pretrained_names
+
+    cards = [pretrained_card(name) for name in pretrained_names()]
+    if as_json:
+        typer.echo(json.dumps(cards))
+        return
+    table = Table("name", "model", "task", "steps", "score", "megabytes")
+    for card in cards:
+        score = ", ".join(f"{name} {value:.3f}" for name, value in card["scores"].items())
+        cells = (card["name"], card["model"], card["task"], f"{card['steps']:,}", score, f"{card['bytes'] / 1e6:.1f}")
+        table.add_row(*cells)
     Console().print(table)
