@@ -4,7 +4,8 @@
 
 starts a server of its own on a free port, drags a point on the page of functions in Chromium, then lets 50 visitors
 come for 30 seconds; done in about a minute. A visitor does what the page does: while dragging, each of the two models
-is asked again as soon as it has answered, at most 60 times a second; after a drag the visitor looks at the picture.
+is asked again as soon as it has answered, at most 60 times a second, and after an answer slower than 150 ms only when
+as long again has passed; after a drag the visitor looks at the picture.
 """
 
 import argparse
@@ -31,6 +32,7 @@ QUERY = [[-2 + 4 * i / 96] for i in range(97)]  # as the page of functions asks
 MODELS = ("gp", "exact-gp")
 POINTS, CONTEXTS = 6, 64
 FRAME = 1 / 60  # seconds between two movements of a pointer
+CROWDED = 0.150  # seconds: after a slower answer the page rests as long as it took (static/api.js)
 DRAG, LOOK = 1.0, (1.0, 3.0)  # seconds of a drag, and of the pause after it
 NOTES = {
     "pointer": "from a pointer's movement, as the browser stamps it, until the picture that answers it is painted",
@@ -138,7 +140,7 @@ async def visitors(address: str, count: int, seconds: float) -> tuple[list[float
             taken.append(1000 * (now - start))
             if status != 200:
                 wrong.append(f"status {status}")
-            await asyncio.sleep(max(0.0, FRAME - (now - start)))
+            await asyncio.sleep(now - start if now - start > CROWDED else max(0.0, FRAME - (now - start)))
 
     async def visitor() -> None:
         await asyncio.sleep(random.uniform(0, DRAG + LOOK[1]))

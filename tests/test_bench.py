@@ -140,14 +140,15 @@ def test_the_estimate_of_the_naive_versions_memory_is_of_the_right_size():
     assert 0.6 < growth.naive_bytes(case) / measured < 1.6
 
 
-def test_adapt_rows_have_a_null_quality_without_a_trained_model(tmp_path):
+def test_adapt_rows_have_time_and_quality_of_every_method(tmp_path):
     rows = adapt_rows(None, 2, 10.0, contexts=(5,), many=4)
     assert [row["tasks"] for row in rows] == [1, 4]
     for row in rows:
         assert set(row) >= CONTRACT
         assert row["ours_ms"] > 0
         assert row["finetune_ms"] > 0
-        assert row["ours_ll"] is None
+        assert -2 < row["ours_ll"] < row["oracle_ll"]
+        assert row["attentive_ms"] > 0
         for name in ("sklearn", "gpytorch"):
             assert (row[f"{name}_ms"] is None) == (peers.MODULES[name] in peers.missing_peers())
     assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()

@@ -97,22 +97,21 @@ def test_a_process_that_dies_or_complains_ends_the_run_with_its_reason(member, w
 
 
 @pytest.mark.parametrize(
-    ("devices", "engine", "words"),
+    ("devices", "words"),
     [
-        (0, "fused", "--devices is 0"),
-        (3, "fused", "4 tasks a step cannot be shared alike among 3"),
-        (4, "fused", "at least 2 tasks a step and process; got 4 for 4"),
-        (2, "compiled", "compiled is for one process"),
+        (0, "--devices is 0"),
+        (3, "4 tasks a step cannot be shared alike among 3"),
+        (4, "at least 2 tasks a step and process; got 4 for 4"),
     ],
 )
-def test_tasks_that_cannot_be_shared_are_refused_before_a_folder_is_made(tmp_path, devices, engine, words):
+def test_tasks_that_cannot_be_shared_are_refused_before_a_folder_is_made(tmp_path, devices, words):
     with pytest.raises(InputError, match=words):
-        train(TINY, tmp_path / "run", machine=Machine("cpu", devices, engine=engine))
+        train(TINY, tmp_path / "run", machine=Machine("cpu", devices))
     assert not (tmp_path / "run").exists()
 
 
 def test_tasks_without_normalisation_may_be_shared_one_by_one():
-    check_shares(4, 4, normalised=False, engine="fused")
+    check_shares(4, 4, normalised=False)
 
 
 def test_what_a_killed_process_has_left_half_written_is_removed_and_in_nobodys_way(tmp_path):

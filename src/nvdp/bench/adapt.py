@@ -9,26 +9,25 @@ from typing import Any
 import torch
 
 from nvdp.bench.peers import MODULES, Method, adapted, fine_tuned, gpytorch_gp, missing_peers, sklearn_gp
-from nvdp.bench.timing import Timings, Variant, interleaved
+from nvdp.bench.timing import Timings, interleaved
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, GPTaskBatch, rbf_kernel
 from nvdp.errors import InputError
+from nvdp.loading import load
 from nvdp.models.base import MetaModel
-from nvdp.models.config import ModelConfig
-from nvdp.models.registry import build_model
 from nvdp.nn.likelihoods import gaussian_log_prob
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.run_folder import load_run
 
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
-NAMES = ("ours", "finetune", *MODULES)
+NAMES = ("ours", "attentive", "finetune", *MODULES)
 NOTES = {
-    "ours": "model.adapt and predict with mean parameters at 400 targets",
+    "ours": "the paper's NVDP (pretrained gp-nvdp, or --run): adapt, and predict with mean parameters at 400 targets",
+    "attentive": "the same by the attentive NVDP (pretrained gp), which predicts in closed form",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
     "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",
     "gpytorch": "ExactGP, scaled RBF, 50 Adam iterations at 0.1 as in its tutorial, fitted to the context",
-    "ll": "mean log-likelihood of the targets, true functions drawn from a GP; oracle: the true kernel, no floor on σ; "
-    "null for a model that was not trained (give --run)",
+    "ll": "mean log-likelihood of the targets, true functions drawn from a GP; oracle: the true kernel, no floor on σ",
     "many": "1,000 tasks: ours at once; the others one by one, timed on `loop_tasks` tasks and scaled up",
 }
 
@@ -38,13 +37,15 @@ def adapt_rows(
 ) -> list[dict[str, Any]]:
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
     model = _model(run)
-    methods: dict[str, Method] = {"ours": adapted(model), "finetune": fine_tuned(model)}
+    together = {"ours": model, "attentive": load("gp")}
+    methods: dict[str, Method] = {name: adapted(own) for name, own in together.items()}
+    methods["finetune"] = fine_tuned(model)
     absent = missing_peers()
     for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):
         if MODULES[name] not in absent:
             methods[name] = make()
-    rows = [_one_task_row(model, methods, size, rounds, seconds, run is not None) for size in contexts]
-    return [*rows, _many_tasks_row(model, methods, many, max(5, rounds // 4), run is not None)]
+    rows = [_one_task_row(model, methods, size, rounds, seconds) for size in contexts]
+    return [*rows, _many_tasks_row(together, methods, many, max(5, rounds // 4))]
 
 
 def gp_tasks(tasks: int, context: int, targets: int, seed: int = 0) -> GPTaskBatch:
@@ -69,7 +70,7 @@ def gp_tasks(tasks: int, context: int, targets: int, seed: int = 0) -> GPTaskBat
 
 
 def _one_task_row(
-    model: MetaModel, methods: dict[str, Method], size: int, rounds: int, seconds: float, trained: bool
+    model: MetaModel, methods: dict[str, Method], size: int, rounds: int, seconds: float
 ) -> dict[str, Any]:
     batch = gp_tasks(rounds, size, TARGETS)
     scores: dict[str, dict[int, float]] = {name: {} for name in methods}
@@ -83,44 +84,36 @@ def _one_task_row(
     done = batch.first(len(timings.spans["ours"]))
     oracle = done.oracle().log_prob(done.y.double())[0, :, size:].mean()
     quality: dict[str, Any] = {"oracle_ll": float(oracle)}
-    for name in NAMES:
-        values = list(scores.get(name, {}).values())
-        known = bool(values) and (trained or name in MODULES)
-        quality[f"{name}_ll"] = statistics.mean(values) if known else None
-        quality[f"{name}_ll_stderr"] = (
-            statistics.stdev(values) / len(values) ** 0.5 if known and len(values) > 1 else None
-        )
+    for name, by_round in scores.items():
+        values = list(by_round.values())
+        quality[f"{name}_ll"] = statistics.mean(values)
+        quality[f"{name}_ll_stderr"] = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     shape = f"S={size}, {TARGETS} targets, 1 task"
     return _row(model, shape, 1, size, timings, {}) | quality
 
 
 def _many_tasks_row(
-    model: MetaModel, methods: dict[str, Method], many: int, loop_tasks: int, trained: bool
+    together: dict[str, MetaModel], methods: dict[str, Method], many: int, loop_tasks: int
 ) -> dict[str, Any]:
     batch, size = gp_tasks(many, MANY_CONTEXT, TARGETS), MANY_CONTEXT
     x, y, x_target = batch.x[:, :size], batch.y[:, :size], batch.x[:, size:]
     loop_tasks = min(loop_tasks, many)
-    at_once: list[torch.Tensor] = []
+    quality: dict[str, float] = {}
 
-    def ours(_: int) -> None:
+    def at_once(name: str, _: int) -> None:
         with torch.no_grad():
-            prediction = model.adapt(x, y).predict(x_target)
-            at_once[:] = [prediction.mean, prediction.std]
+            prediction = together[name].adapt(x, y).predict(x_target)
+        quality[f"{name}_ll"] = float(gaussian_log_prob(batch.y[:, size:], prediction.mean, prediction.std).mean())
 
-    def loop(method: Method, _: int) -> None:
+    def loop(name: str, _: int) -> None:
         for index in range(loop_tasks):
-            method(x[index], y[index], x_target[index])
+            methods[name](x[index], y[index], x_target[index])
 
-    variants: dict[str, Variant] = {"ours": ours}
-    variants |= {name: partial(loop, method) for name, method in methods.items() if name != "ours"}
-    timings = interleaved(variants, rounds=3)
-    log_prob = gaussian_log_prob(batch.y[:, size:].double(), at_once[0].double(), at_once[1].double())
-    scale = dict.fromkeys(list(methods)[1:], many / loop_tasks)
-    return _row(model, f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale) | {
-        "loop_tasks": loop_tasks,
-        "ours_ll": float(log_prob.mean()) if trained else None,
-        "oracle_ll": float(batch.oracle().log_prob(batch.y.double())[0, :, size:].mean()),
-    }
+    timings = interleaved({name: partial(at_once if name in together else loop, name) for name in methods}, rounds=3)
+    scale = {name: many / loop_tasks for name in methods if name not in together}
+    row = _row(together["ours"], f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
+    oracle = batch.oracle().log_prob(batch.y.double())[0, :, size:].mean()
+    return row | quality | {"loop_tasks": loop_tasks, "oracle_ll": float(oracle)}
 
 
 def _row(
@@ -137,7 +130,7 @@ def _row(
 
 def _model(run: Path | None) -> MetaModel:
     if run is None:
-        return build_model(ModelConfig("nvdp")).eval()
+        return load("gp-nvdp")
     config, model, _ = load_run(run)
     if config.task != "gp":
         raise InputError(f"{run} was trained on {config.task}; the adapt suite needs a model of gp functions")

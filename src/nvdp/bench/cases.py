@@ -69,10 +69,10 @@ class Case:
         return asdict(self)
 
 
-def our_step(case: Case) -> Step:
+def our_step(case: Case, engine: str = "fused") -> Step:
     """Bound, backward and optimiser step exactly as the trainer does them."""
     model, tasks, recipe = build_model(case.config), case.batch(), case.recipe
-    module = TrainingStep(model, recipe.objective, recipe.kl)
+    module = TrainingStep(model, recipe.objective, recipe.kl, engine)
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, fused=True)
     noise = derived_generator(0, "bench noise")
 

@@ -13,6 +13,7 @@ from nvdp.plots.style import (
     FONT_SIZE,
     GREEN,
     ORANGE,
+    PURPLE,
     SKY_BLUE,
     VERMILLION,
     WIDTH,
@@ -23,12 +24,14 @@ from nvdp.plots.style import (
 
 STEP_BARS = {
     "floor": ("matrix products alone", SKY_BLUE),
+    "compiled": ("nvdp, compiled", GREEN),
     "ours": ("nvdp", BLUE),
     "autograd": ("straightforward", ORANGE),
     "autograd_default_malloc": ("straightforward, default malloc", VERMILLION),
 }
 METHODS = {
     "ours": ("nvdp", BLUE),
+    "attentive": ("nvdp-attentive", PURPLE),
     "finetune": ("5 gradient steps", SKY_BLUE),
     "sklearn": ("scikit-learn GP", ORANGE),
     "gpytorch": ("GPyTorch GP", VERMILLION),

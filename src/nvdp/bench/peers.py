@@ -64,11 +64,12 @@ def fine_tuned(model: MetaModel) -> Method:
 def sklearn_gp() -> Method:
     """scikit-learn's exact GP; kernel fitted by its default optimiser (L-BFGS), no restarts."""
     process, kernels = import_module("sklearn.gaussian_process"), import_module("sklearn.gaussian_process.kernels")
+    pools = import_module("threadpoolctl")  # comes with scikit-learn
 
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
         kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.WhiteKernel()
         regressor = process.GaussianProcessRegressor(kernel, n_restarts_optimizer=0)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), pools.threadpool_limits(torch.get_num_threads()):
             warnings.simplefilter("ignore")  # a parameter near its bound is common with few points
             regressor.fit(x.double().numpy(), y[:, 0].double().numpy())
             mean, std = regressor.predict(x_target.double().numpy(), return_std=True)

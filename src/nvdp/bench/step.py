@@ -8,9 +8,10 @@ import torch
 
 from nvdp.bench.cases import Case, naive_step, our_step
 from nvdp.bench.floor import floor_step, training_products
-from nvdp.bench.timing import interleaved
+from nvdp.bench.timing import Variant, interleaved
 from nvdp.bench.worker import Worker
 from nvdp.models.registry import build_model
+from nvdp.training.step import has_compiler
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
@@ -19,6 +20,7 @@ PAPERS = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 CASES = [replace(shape, model=name) for shape in (GP, MNIST, CELEBA) for name in PAPERS]
 NOTES = {
     "ours": "the library as shipped: bound, backward, fused Adam; data generation is not part of a step",
+    "compiled": "the same with --engine compiled, where there is a C++ compiler",
     "autograd": "the straightforward version in the same process, hence also with the allocator that keeps freed "
     "memory: the ratio to it is conservative",
     "autograd_default_malloc": "the same in a process with glibc's default allocator, taking its turn in every round",
@@ -38,18 +40,20 @@ def step_rows(rounds: int, cases: Sequence[Case] = CASES, warmup: int = 2) -> li
 
 def _row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str, Any]:
     ours, naive, floor = our_step(case), naive_step(case), floor_step(case)
-    timings = interleaved(
-        {
-            "ours": lambda _: ours(),
-            "autograd": lambda _: naive(),
-            "floor": lambda _: floor(),
-            "autograd_default_malloc": lambda _: worker.step("autograd", case),
-        },
-        rounds,
-        warmup,
-    )
+    variants: dict[str, Variant] = {
+        "ours": lambda _: ours(),
+        "autograd": lambda _: naive(),
+        "floor": lambda _: floor(),
+        "autograd_default_malloc": lambda _: worker.step("autograd", case),
+    }
+    pairs = [("ours", "floor"), ("autograd", "ours"), ("autograd_default_malloc", "ours")]
+    if case.model == "nvdp" and has_compiler():
+        compiled = our_step(case, "compiled")
+        variants["compiled"] = lambda _: compiled()
+        pairs += [("compiled", "floor"), ("autograd", "compiled")]
+    timings = interleaved(variants, rounds, warmup)
     ratios = {}
-    for name, base in (("ours", "floor"), ("autograd", "ours"), ("autograd_default_malloc", "ours")):
+    for name, base in pairs:
         ratios[f"{name}_over_{base}"] = timings.ratio(name, base)
         ratios[f"{name}_over_{base}_cpu"] = timings.ratio(name, base, processor=True)
     return {

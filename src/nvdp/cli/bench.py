@@ -17,7 +17,7 @@ def bench(
     plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: within a minute.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
-    run: Annotated[Path | None, typer.Option(help="adapt: the run folder of a trained GP model, for quality.")] = None,
+    run: Annotated[Path | None, typer.Option(help="adapt: the run folder of a GP model of yours.")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="quality: seconds of training for each model (600; quick: 5).", min=1)
     ] = None,

@@ -61,7 +61,7 @@ EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
 GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
 SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
-FEATURE_STEPS = 1_500
+FEATURE_STEPS, GRADIENT_FEATURE_STEPS = 1_500, 500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP reads every query once for each class
 PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 40 for miniImageNet on one core
     "quick": {"omniglot-fewshot": 10, "miniimagenet": 2},
@@ -108,7 +108,8 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
     if budget == "quick":
         return {"steps": 4 if regime == "end-to-end" else 20, "tasks_per_step": 2, "warmup_steps": 0}
     if regime == "features":
-        return {"steps": FEATURE_STEPS} | (WIDE if setting.way > 5 else {})
+        steps = GRADIENT_FEATURE_STEPS if method in GRADIENT_TASKS else FEATURE_STEPS
+        return {"steps": steps} | (WIDE if setting.way > 5 else {})
     steps = GRADIENT_STEPS.get(method, SET_STEPS)[setting.shot > 1]
     tasks = {"tasks_per_step": GRADIENT_TASKS[method]} if method in GRADIENT_TASKS else {}
     return {"steps": steps, "warmup_steps": min(100, steps // 4), **tasks}

@@ -1,15 +1,18 @@
-"""How the conditional-dropout layer and its KL are computed: plain autograd, or hand-derived and low-rank."""
+"""How the conditional-dropout layer and its KL are computed: by autograd, hand-derived and low-rank, or compiled."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nvdp.nn.compiled_grids import compiled_grids
 from nvdp.nn.dropout_linear import DropoutLinear, LocalNoiseFunction, local_noise
 from nvdp.nn.fused import fused_kl, fused_local_noise, low_rank_local_noise
+from nvdp.nn.grids import PLAIN, Grids
 from nvdp.nn.rates import LayerRates, layer_kl
 
 GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never formed
@@ -23,12 +26,15 @@ class Engine:
     kl: Callable[[LayerRates, LayerRates], Float[Tensor, " task"]]
 
 
-def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates, noise: Tensor) -> Tensor:
+def fastest_local_noise(
+    layer: DropoutLinear, inputs: Tensor, rates: LayerRates, noise: Tensor, grids: Grids = PLAIN
+) -> Tensor:
     """Hand-derived gradients; low-rank products where the grid of rates is too large; clipped rates by autograd."""
     if rates.bounds.kind == "clip":
         return local_noise(layer, inputs, rates, noise)
     k, d = layer.shape
-    compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else fused_local_noise
+    wide = len(inputs) * k * d > GRID_LIMIT
+    compute = low_rank_local_noise if wide else partial(fused_local_noise, grids=grids)
     experts = (rates.rows, rates.columns, rates.layer)
     precision = layer.weight.dtype  # hand-derived gradients know of one precision alone
     inputs, noise = inputs.to(precision), noise.to(precision)
@@ -38,12 +44,18 @@ def fastest_local_noise(layer: DropoutLinear, inputs: Tensor, rates: LayerRates,
         return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
 
 
-def fastest_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:
+def fastest_kl(q: LayerRates, p: LayerRates, grids: Grids = PLAIN) -> Float[Tensor, " task"]:
     """The KL with its gradient worked out beside it, in chunks; clipped rates by autograd."""
     if q.bounds.kind == "clip":
         return layer_kl(q, p)
-    return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor)
+    return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor, grids)
 
 
 AUTOGRAD = Engine(local_noise, layer_kl)
 FUSED = Engine(fastest_local_noise, fastest_kl)
+
+
+def compiled_engine() -> Engine:
+    """As FUSED, with the work on grids compiled when it is first done; needs a C++ compiler."""
+    grids = compiled_grids()
+    return Engine(partial(fastest_local_noise, grids=grids), partial(fastest_kl, grids=grids))

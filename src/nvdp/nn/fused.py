@@ -14,6 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nvdp.nn.grids import PLAIN, Grids, parameter_gradients
+
 VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
 NUMBERS_AT_ONCE = 2**19  # of each of the KL's eight grids: bounds memory; smaller pieces cost more calls than they save
 
@@ -27,6 +29,7 @@ def fused_local_noise(
     layer: Float[Tensor, "task 1"],
     noise: Float[Tensor, "task point d"],
     floor: float,
+    grids: Grids = PLAIN,
 ) -> Float[Tensor, "task point d"]:
     """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise, biases included, differentiable once in everything but the noise.
 
@@ -35,7 +38,7 @@ def fused_local_noise(
     >>> fused_local_noise(inputs, torch.ones(3, 4), torch.ones(4), *experts, noise, 0.01)[0, 0]
     tensor([2.7350, 2.7350, 2.7350, 2.7350])
     """
-    return _LocalNoise.apply(floor, inputs, weight, bias, rows, columns, layer, noise)
+    return _LocalNoise.apply(grids, floor, inputs, weight, bias, rows, columns, layer, noise)
 
 
 def low_rank_local_noise(
@@ -83,6 +86,7 @@ def fused_kl(
     p_columns: Float[Tensor, "task d"],
     p_layer: Float[Tensor, "task 1"],
     floor: float,
+    grids: Grids = PLAIN,
 ) -> Float[Tensor, " task"]:
     """Σ KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)) over one layer's weights and biases, eq. 4; θ cancels.
 
@@ -94,12 +98,7 @@ def fused_kl(
     """
     vectors = (q_rows, q_columns, q_layer, p_rows, p_columns, p_layer)
     with_gradients = torch.is_grad_enabled() and any(vector.requires_grad for vector in vectors)
-    return _DropoutKL.apply(floor, with_gradients, *vectors)
-
-
-def _rate_grid(scaled_rows: Tensor, columns: Tensor, floor: float) -> Tensor:
-    """P = ε + s u bᵀ; not by addcmul, which does not vectorise with two broadcast arguments."""
-    return torch.mul((scaled_rows * (1 - 2 * floor))[:, :, None], columns[:, None, :]).add_(floor)
+    return _DropoutKL.apply(grids, floor, with_gradients, *vectors)
 
 
 def _expert_gradients(grid: Tensor, u: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,103 +113,61 @@ class _LocalNoise(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, floor: float, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, grids: Grids, floor: float, *tensors: Tensor) -> Tensor:
         inputs, weight, bias, rows, columns, layer, noise = tensors
-        keep = torch.mul((rows * (layer * (2 * floor - 1)))[:, :, None], columns[:, None, :]).add_(1 - floor)
+        minus_su = rows * (layer * (2 * floor - 1))
+        mean_weight, variance_weight, kept = grids.weights(weight, minus_su, columns, floor)
         keep_bias = (columns * (layer * (2 * floor - 1))).add_(1 - floor)
-        mean_weight, mean_bias = keep * weight, keep_bias * bias
-        dropped_weight, dropped_bias = weight - mean_weight, bias - mean_bias
-        variance_weight, variance_bias = mean_weight * dropped_weight, mean_bias * dropped_bias
+        mean_bias = keep_bias * bias
+        dropped_bias = bias - mean_bias
+        variance_bias = mean_bias * dropped_bias
         std = torch.baddbmm(variance_bias.add_(VARIANCE_FLOOR)[:, None], inputs.square(), variance_weight).sqrt_()
         outputs = torch.baddbmm(mean_bias[:, None], inputs, mean_weight).addcmul_(std, noise)
         noise_over_std = torch.div(noise, std, out=std)  # all that the gradient needs of the two
-        grids = (keep, dropped_weight, mean_weight, variance_weight)
-        ctx.save_for_backward(*tensors[:-1], noise_over_std, keep_bias, dropped_bias, *grids)
-        ctx.span = 1 - 2 * floor
+        of_bias, of_weight = (keep_bias, dropped_bias), (mean_weight, variance_weight, *kept)
+        ctx.save_for_backward(*tensors[:-1], noise_over_std, minus_su, *of_bias, *of_weight)
+        ctx.grids, ctx.floor = grids, floor
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, bias, rows, columns, layer, noise_over_std, keep_bias, dropped_bias, *grids = ctx.saved_tensors
-        keep, dropped_weight, mean_weight, variance_weight = grids
+        inputs, weight, bias, rows, columns, layer, noise_over_std, minus_su, *saved = ctx.saved_tensors
+        keep_bias, dropped_bias, mean_weight, variance_weight, *kept = saved
         h = gradient * noise_over_std
 
         inputs_gradient = None
-        if ctx.needs_input_grad[1]:
+        if ctx.needs_input_grad[2]:
             inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
             inputs_gradient.baddbmm_(gradient, mean_weight.mT)
 
         mean_gradient, h_sums = torch.bmm(inputs.mT, gradient), torch.bmm(inputs.square().mT, h)
-        weight_gradient, grid = _parameter_gradients(keep, dropped_weight, weight, mean_gradient, h_sums, ctx.span)
-        bias_gradient, bias_grid = _parameter_gradients(
-            keep_bias, dropped_bias, bias, gradient.sum(1), h.sum(1), ctx.span
+        weight_gradient, grid = ctx.grids.gradients(
+            weight, minus_su, columns, ctx.floor, tuple(kept), mean_gradient, h_sums
+        )
+        bias_gradient, bias_grid = parameter_gradients(
+            keep_bias, dropped_bias, bias, gradient.sum(1), h.sum(1), 1 - 2 * ctx.floor
         )
         u_gradient, b_gradient = _expert_gradients(grid, rows * layer, columns)
         columns_gradient = b_gradient.addcmul_(bias_grid, layer)
         layer_gradient = (u_gradient * rows).sum(-1, True).add_((bias_grid * columns).sum(-1, True))
         gradients = (weight_gradient, bias_gradient, u_gradient.mul_(layer), columns_gradient, layer_gradient)
-        return None, inputs_gradient, *gradients, None
-
-
-def _parameter_gradients(
-    keep: Tensor, dropped: Tensor, theta: Tensor, mean_gradient: Tensor, h_sums: Tensor, span: float
-) -> tuple[Tensor, Tensor]:
-    """∂θ = Σ_tasks K W and s ∂P = −s θ (W − ½ θ H) with H = (A²)ᵀh and W = ∂M + X H; ∂M and H are overwritten."""
-    w = mean_gradient.addcmul_(dropped, h_sums)
-    rates_gradient = torch.addcmul(w, h_sums, theta, value=-0.5, out=h_sums).mul_(-span * theta)
-    return w.mul_(keep).sum(0), rates_gradient
-
-
-def _twice_kl(p: Tensor, p_hat: Tensor, floor: float, with_gradients: bool) -> tuple[Tensor, ...]:
-    """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and ∂KL/∂P̂ on it (half of the other, by one call).
-
-    With d = P − P̂, v = P(1−P) and e = d/v̂:
-    2 KL = e (1 − 2P̂) − log(v/v̂),  2 ∂KL/∂P = e (1 − P − P̂ + 2PP̂)/v,  2 ∂KL/∂P̂ = 2e − e/v̂.
-    All are exactly 0 for P = P̂. Gradients lose no digits near it; the sum of first-order terms leaves the value an
-    error of some 1e-7 a weight.
-    """
-    tasks = len(p)
-    v, v_hat = torch.addcmul(p, p, p, value=-1), torch.addcmul(p_hat, p_hat, p_hat, value=-1)
-    e = torch.sub(p, p_hat).div_(v_hat)
-    ratio = torch.div(v, v_hat)
-    quadratic = e.sum((1, 2)).sub_(torch.linalg.vecdot(e.view(tasks, -1), p_hat.view(tasks, -1)), alpha=2)
-    twice_kl = quadratic.sub_(_sum_of_logs(ratio.view(tasks, -1), floor))
-    if not with_gradients:
-        return (twice_kl,)
-    either = torch.add(p, p_hat, out=ratio).addcmul_(p, p_hat, value=-2)  # P + P̂ − 2PP̂
-    p_gradient = torch.addcmul(e, e, either, value=-1, out=either).div_(v)
-    return twice_kl, p_gradient, torch.addcdiv(e, e, v_hat, value=-0.5, out=v_hat)
-
-
-def _sum_of_logs(ratios: Float[Tensor, "task number"], floor: float) -> Float[Tensor, " task"]:
-    """Σ log over each row, as the log of products of eight ratios, or of fewer where these might overflow.
-
-    A ratio of variances is at most ¼ / ε(1−ε): 25 for the paper's floor of 0.01.
-    """
-    most = 0.25 / (floor * (1 - floor))
-    for _ in range(3):
-        most *= most
-        half, odd = divmod(ratios.shape[1], 2)
-        if odd or most > 1e30:
-            break
-        ratios = ratios[:, :half] * ratios[:, half:]
-    return ratios.log().sum(1)
+        return None, None, inputs_gradient, *gradients, None
 
 
 class _DropoutKL(torch.autograd.Function):
     """One number per task, so the gradient is worked out beside it and only its vectors are kept."""
 
     @staticmethod
-    def forward(ctx: Any, floor: float, with_gradients: bool, *vectors: Tensor) -> Tensor:
+    def forward(ctx: Any, grids: Grids, floor: float, with_gradients: bool, *vectors: Tensor) -> Tensor:
         rows, columns, layers = vectors[::3], vectors[1::3], vectors[2::3]
         # A bias is a weight whose row expert is one: it becomes one more row of the grid.
         us = [torch.cat([row * layer, layer], dim=-1) for row, layer in zip(rows, layers, strict=True)]
         at_once = max(1, NUMBERS_AT_ONCE // columns[0].numel())
         if us[0].shape[1] <= at_once:
-            twice_kl, *sides = _kl_of_rows(us, columns, floor, with_gradients)
+            twice_kl, *sides = _kl_of_rows(grids, us, columns, floor, with_gradients)
         else:
-            twice_kl, *sides = _kl_in_pieces(us, columns, floor, with_gradients, at_once)
+            twice_kl, *sides = _kl_in_pieces(grids, us, columns, floor, with_gradients, at_once)
         if with_gradients:
             gradients: list[Tensor] = []
             for row, layer, (u_gradient, b_gradient) in zip(rows, layers, sides, strict=True):
@@ -224,23 +181,24 @@ class _DropoutKL(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         (saved,) = ctx.saved_tensors
-        return None, None, *(saved * gradient[:, None]).split(ctx.widths, dim=-1)
+        return None, None, None, *(saved * gradient[:, None]).split(ctx.widths, dim=-1)
 
 
-def _kl_of_rows(us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool) -> list[Any]:
+def _kl_of_rows(
+    grids: Grids, us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool
+) -> list[Any]:
     """[2 KL, (∂KL/∂u, ∂KL/∂b) of q, the same of p] over the grid of all rows given."""
-    rates = [_rate_grid(u, b, floor) for u, b in zip(us, columns, strict=True)]
-    twice_kl, *grids = _twice_kl(rates[0], rates[1], floor, with_gradients)
-    scale = 0.5 * (1 - 2 * floor)  # half of 2 KL, and ∂P/∂(u bᵀ) = s; p's grid came halved
-    factors = (scale, 2 * scale)
-    return [
-        twice_kl,
-        *(_expert_gradients(grid.mul_(f), *ub) for grid, f, *ub in zip(grids, factors, us, columns, strict=False)),
-    ]
+    twice_kl, *sides = grids.kl(us[0], columns[0], us[1], columns[1], floor, with_gradients)
+    return [twice_kl, *(_expert_gradients(grid, *ub) for grid, *ub in zip(sides, us, columns, strict=False))]
 
 
 def _kl_in_pieces(
-    us: Sequence[Tensor], columns: Sequence[Tensor], floor: float, with_gradients: bool, at_once: int
+    grids: Grids,
+    us: Sequence[Tensor],
+    columns: Sequence[Tensor],
+    floor: float,
+    with_gradients: bool,
+    at_once: int,
 ) -> list[Any]:
     """The same, a few rows at a time: the grids of a wide layer are never whole."""
     twice_kl = columns[0].new_zeros(len(columns[0]))
@@ -248,7 +206,7 @@ def _kl_in_pieces(
     sides = [(torch.zeros_like(u), torch.zeros_like(b)) for u, b in zip(us, columns, strict=True)]
     for start in range(0, us[0].shape[1], at_once):
         rows = slice(start, start + at_once)
-        piece, *gradients = _kl_of_rows([u[:, rows] for u in us], columns, floor, with_gradients)
+        piece, *gradients = _kl_of_rows(grids, [u[:, rows] for u in us], columns, floor, with_gradients)
         twice_kl += piece
         for (u_gradient, b_gradient), (of_rows, of_columns) in zip(sides, gradients, strict=False):
             u_gradient[:, rows] = of_rows

@@ -124,7 +124,7 @@ def strategy_for(processes: int, from_outside: bool) -> str | DDPStrategy:
     return DDPStrategy(start_method="forkserver" if forks else "spawn")
 
 
-def check_shares(tasks: int, processes: int, normalised: bool, engine: str) -> None:
+def check_shares(tasks: int, processes: int, normalised: bool) -> None:
     """Refuse a number of processes among which a step's tasks cannot be shared alike."""
     if processes < 1:
         raise InputError(f"--devices is {processes}; expected at least 1")
@@ -134,8 +134,6 @@ def check_shares(tasks: int, processes: int, normalised: bool, engine: str) -> N
         raise InputError(
             f"normalisation over tasks needs at least 2 tasks a step and process; got {tasks} for {processes}"
         )
-    if engine == "compiled" and processes > 1:
-        raise InputError(f"--engine compiled is for one process; got {processes}. Choose fused or autograd")
 
 
 def launch(fabric: Fabric, member: Callable[..., Any], *arguments: Any) -> Any:

@@ -17,12 +17,13 @@ import torch
 from nvdp.data.source import TaskSource
 from nvdp.metrics import evaluate_regression
 from nvdp.models.registry import build_model
+from nvdp.randomness import derived_generator
 from nvdp.runtime import keep_freed_memory
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
 from nvdp.training.optimizers import build_optimizer
 from nvdp.training.progress import TrainingProgress
-from nvdp.training.step import TrainingStep, step_noise
+from nvdp.training.step import TrainingStep
 from nvdp.training.stop import StopRequest
 
 CHECKS = 40  # of the held-out tasks in a whole run
@@ -93,7 +94,7 @@ def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bo
             for group in optimizer.param_groups:
                 group["lr"] = config.learning_rate * min(warm, 0.5 * (1 + math.cos(math.pi * done)))
             tasks = candidate.source.training_batch(config.seed, step, config.tasks_per_step)
-            noise = step_noise("fused", config.seed, step, device)
+            noise = derived_generator(config.seed, "noise", step, device=device)
             bound = module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)["bound"]
             optimizer.zero_grad()
             if math.isfinite(bound.item()):

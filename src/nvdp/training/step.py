@@ -1,42 +1,49 @@
-"""One training step: the bound of a batch, computed by hand-derived gradients, by autograd, or compiled."""
+"""One training step: the bound of a batch, by hand-derived gradients, compiled ones, or plain autograd."""
+
+import os
+import shutil
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from nvdp.errors import unknown_name
+from nvdp.errors import InputError, unknown_name
 from nvdp.models.nvdp import NVDP
 from nvdp.models.nvdp_classifier import NVDPClassifier
 from nvdp.models.registry import AnyModel
-from nvdp.nn.engines import AUTOGRAD, FUSED
+from nvdp.nn.engines import AUTOGRAD, FUSED, Engine, compiled_engine
 from nvdp.objectives import OBJECTIVES, KLScale
-from nvdp.randomness import derived_generator, derived_seed
 from nvdp.tasks import TaskBatch
 
-ENGINES = {"fused": FUSED, "autograd": AUTOGRAD, "compiled": AUTOGRAD}
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "fused": lambda: FUSED,
+    "autograd": lambda: AUTOGRAD,
+    "compiled": compiled_engine,
+}
 
 
 def check_engine(name: str) -> None:
-    """Refuse a name that is no way to compute a step."""
+    """Refuse a name that is no way to compute a step here."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
+    if name == "compiled" and not has_compiler():
+        raise InputError("engine 'compiled' needs a C++ compiler, and none is found (CXX, g++, clang++); take 'fused'")
+
+
+def has_compiler() -> bool:
+    """Whether torch.compile would find a C++ compiler."""
+    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++", "cl"))
 
 
 class TrainingStep(nn.Module):
-    """The bound of a batch as the forward pass of a module, so that Fabric can wrap it.
-
-    ``compiled`` is torch.compile of the plain autograd step, for any number of points; it needs a C++ compiler.
-    """
+    """The bound of a batch as the forward pass of a module, so that Fabric can wrap it."""
 
     def __init__(self, model: AnyModel, objective: str, scale: KLScale, engine: str = "fused") -> None:
         super().__init__()
         check_engine(engine)
         self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
         if isinstance(model, NVDP | NVDPClassifier):
-            model.engine = ENGINES[engine]
-        if engine == "compiled":
-            # The compiler's own random numbers take a CPU twice as long as all the rest of a step.
-            torch._inductor.config.fallback_random = True
-            self.compile(dynamic=True)
+            model.engine = ENGINES[engine]()
 
     def forward(
         self, x: Tensor, y: Tensor, is_context: Tensor, mask: Tensor, generator: torch.Generator | None
@@ -48,11 +55,3 @@ class TrainingStep(nn.Module):
         if rates is not None:
             numbers["rate"] = rates.detach().mean()
         return numbers
-
-
-def step_noise(engine: str, seed: int, step: int, device: torch.device) -> torch.Generator | None:
-    """The generator of a step's noise; compiled code knows PyTorch's global one alone, which is then seeded alike."""
-    if engine != "compiled":
-        return derived_generator(seed, "noise", step, device=device)
-    torch.manual_seed(derived_seed(seed, "noise", step))
-    return None

@@ -20,6 +20,7 @@ from nvdp.errors import InputError
 from nvdp.files import remove_unfinished
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.nn.task_norm import TaskNorm
+from nvdp.randomness import derived_generator
 from nvdp.runtime import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import (
@@ -38,7 +39,7 @@ from nvdp.training.optimizers import build_optimizer
 from nvdp.training.prefetch import Prefetch
 from nvdp.training.progress import TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, save_model, start_run
-from nvdp.training.step import TrainingStep, check_engine, step_noise
+from nvdp.training.step import TrainingStep, check_engine
 from nvdp.training.stop import StopRequest
 
 MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before a run gives up
@@ -99,7 +100,7 @@ def train(
     source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
     model = build_model(config.model, config.seed)
     normalised = any(isinstance(part, TaskNorm) for part in model.modules())
-    check_shares(config.tasks_per_step, processes, normalised, machine.engine)
+    check_shares(config.tasks_per_step, processes, normalised)
     fabric = _fabric(machine, processes, found)
     if processes > 1 and not found:
         start_run(folder, config, resume)
@@ -188,7 +189,7 @@ def _train(
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate_at(config, step)
             tasks = crew.share(prefetch.take(step)).to(fabric.device)
-            noise = crew.noise(step_noise(engine, config.seed, step, fabric.device))
+            noise = crew.noise(derived_generator(config.seed, "noise", step, device=fabric.device))
             own = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
 
             optimizer.zero_grad()

@@ -25,6 +25,9 @@ export const post = (path, question) =>
     body: JSON.stringify(question),
   });
 
+const CROWDED_MS = 150; // an answer that took longer has waited behind other visitors' questions
+const rest = (milliseconds) => new Promise((wake) => setTimeout(wake, milliseconds));
+
 export class Lane {
   constructor(path, show, tell) {
     Object.assign(this, { path, show, tell, busy: false, next: null, troubled: false });
@@ -37,6 +40,7 @@ export class Lane {
       return;
     }
     this.busy = true;
+    const began = performance.now();
     try {
       const answer = await post(this.path, question);
       if (this.troubled) this.tell(null); // what others told stays
@@ -46,6 +50,8 @@ export class Lane {
       this.troubled = true;
       this.tell(error.message);
     }
+    const taken = performance.now() - began;
+    if (taken > CROWDED_MS) await rest(taken); // others are given as long as was taken
     this.busy = false;
     if (this.next) {
       const [question, extra] = this.next;

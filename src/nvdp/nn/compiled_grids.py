@@ -1,0 +1,73 @@
+"""The work of :mod:`nvdp.nn.grids` in one pass over each array, compiled by torch.compile; needs a C++ compiler.
+
+PyTorch's own calls write an array for every operation; compiled, each number is read once, worked on in registers and
+written once. Only this work is compiled: its shapes do not change with the number of points, so that one compilation
+serves a training, and products and random numbers stay with PyTorch's own.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nvdp.nn.grids import Grids, Kept, plain_gradients, plain_kl, plain_weights
+
+SMALLEST = 2**15  # numbers in an array that are worth a compilation
+
+
+def _rates(u: Tensor, b: Tensor, floor: float) -> Tensor:
+    return floor + (1 - 2 * floor) * u[:, :, None] * b[:, None, :]
+
+
+def _weights(theta: Tensor, minus_su: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    mean = (1 - floor + minus_su[:, :, None] * b[:, None, :]) * theta
+    return mean, mean * (theta - mean)
+
+
+def _gradients(
+    theta: Tensor, minus_su: Tensor, b: Tensor, floor: float, mean_gradient: Tensor, h_sums: Tensor
+) -> tuple[Tensor, Tensor]:
+    p = floor - minus_su[:, :, None] * b[:, None, :]
+    w = mean_gradient + p * theta * h_sums
+    return (w * (1 - p)).sum(0), (2 * floor - 1) * theta * (w - 0.5 * theta * h_sums)
+
+
+def _kl(u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+    p, p_hat, span = _rates(u, b, floor), _rates(u_hat, b_hat, floor), 1 - 2 * floor
+    v, over_v_hat = p * (1 - p), 1 / (p_hat * (1 - p_hat))
+    d = p - p_hat
+    e = d * over_v_hat
+    delta = e * (1 - p - p_hat)
+    twice_kl = (delta - torch.log1p(delta) + d * e).sum((1, 2))
+    p_gradient = 0.5 * span * e * (1 - p - p_hat + 2 * p * p_hat) / v
+    return twice_kl, p_gradient, span * e * (1 - 0.5 * over_v_hat)
+
+
+def compiled_grids() -> Grids:
+    """The work compiled when it is first done, for every shape that occurs; small arrays as in PLAIN."""
+    # Each shape by itself: what depends on the number of points is not compiled.
+    compiled: list[Callable[..., Any]] = [torch.compile(work, dynamic=False) for work in (_weights, _gradients, _kl)]
+    weights_at_once, gradients_at_once, kl_at_once = compiled
+
+    def weights(theta: Tensor, minus_su: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor, Kept]:
+        if len(minus_su) * theta.numel() < SMALLEST:
+            return plain_weights(theta, minus_su, b, floor)
+        return *weights_at_once(theta, minus_su, b, floor), ()
+
+    def gradients(
+        theta: Tensor, minus_su: Tensor, b: Tensor, floor: float, kept: Kept, mean_gradient: Tensor, h_sums: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if kept:
+            return plain_gradients(theta, minus_su, b, floor, kept, mean_gradient, h_sums)
+        weight_gradient, grid = gradients_at_once(theta, minus_su, b, floor, mean_gradient, h_sums)
+        return weight_gradient, grid
+
+    def kl(
+        u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float, with_gradients: bool
+    ) -> tuple[Tensor, ...]:
+        if not with_gradients or u.numel() * b.shape[1] < SMALLEST:
+            return plain_kl(u, b, u_hat, b_hat, floor, with_gradients)
+        return tuple(kl_at_once(u, b, u_hat, b_hat, floor))
+
+    return Grids(weights, gradients, kl)
