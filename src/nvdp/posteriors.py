@@ -222,10 +222,11 @@ class DropoutPosterior(Posterior):
         x_dim: int,
         representation: Float[Tensor, "task r"] | Features | None = None,
         engine: Engine = FUSED,
+        local_noise: bool = True,
     ) -> None:
         super().__init__(rates[0].rows, x_dim, likelihood)
         self.rates, self.network, self.representation = tuple(rates), network, representation
-        self.engine = engine
+        self.engine, self.local_noise = engine, local_noise
 
     def seen(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task *point r"] | None:
         """What the network is shown beside x: r, features of each point, or nothing."""
@@ -245,7 +246,9 @@ class DropoutPosterior(Posterior):
         return self.network(x, self.rates, MeanWeights(), self.seen(x))
 
     def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Outputs by local reparameterisation."""
+        """Outputs by local reparameterisation, or of one draw of the weights where the model asks for that."""
+        if not self.local_noise:
+            return self.sampled_outputs(x, 1, generator)[0]
         return self.network(x, self.rates, LocalNoise(generator, self.engine.local_noise), self.seen(x))
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:

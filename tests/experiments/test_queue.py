@@ -11,7 +11,8 @@ from nvdp.experiments.queue import Order, carry_out, work_off
 from nvdp.experiments.report import readme_block, results_page
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table1 import NAMES
-from nvdp.training.config import preset_config
+from nvdp.models.config import ModelConfig
+from nvdp.training.config import RunConfig, preset_config
 
 
 def tiny(model="cnp", **changes):
@@ -106,3 +107,12 @@ def test_a_queue_can_be_told_which_runs_to_do(tmp_path):
     assert not result_path(out, "table1", "quick", "np-learned").exists()
     with pytest.raises(InputError, match="no run of table1 has 'maml' in its name"):
         work_off(plan, "quick", out, tmp_path / "runs", device="cpu", only="maml")
+
+
+def test_a_run_keeps_its_folder_when_settings_are_added_and_none_of_two_runs_share_one(tmp_path):
+    config = RunConfig(model=ModelConfig("cnp", width=8), steps=20)
+    # A name that must not change: runs of users are found by it.
+    assert PlannedRun("any", config, 1).folder(tmp_path).name == "gp-cnp-4f2a14b073"
+    assert config.choices() == {"model": {"name": "cnp", "width": 8}, "steps": 20}
+    others = [replace(config, steps=21), replace(config, model=ModelConfig("cnp", width=9)), replace(config, seed=1)]
+    assert len({PlannedRun("any", other, 1).folder(tmp_path) for other in (config, *others)}) == 4

@@ -3,7 +3,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork, dropout_kl, layer_kl
+from nvdp.nn.rates import START_RATE, FullRates, LayerRates, RateBounds, RateNetwork, dropout_kl, layer_kl
 
 KINDS = ("affine", "clip")
 
@@ -162,3 +162,19 @@ def test_normalised_sets_that_are_equal_have_equal_rates(generator):
     for layer in network(r, r.clone()):
         context, whole = layer.split(6)
         torch.testing.assert_close(context.weight(), whole.weight())
+
+
+def test_full_rates_hold_matrices_that_no_product_can_and_start_where_a_product_does(generator):
+    network = RateNetwork(4, [(3, 8)], 8, 2, "leaky_relu", full=True)
+    (rates,) = network(torch.randn(5, 4, generator=generator))
+    assert isinstance(rates, FullRates)
+    assert rates.weight().shape == (5, 3, 8)
+    assert torch.linalg.matrix_rank(rates.weight() - 0.01, rtol=1e-4).min() == 3
+    with torch.no_grad():
+        for head in network.heads:
+            head.weight.zero_()
+    (rates,) = network(torch.randn(5, 4, generator=generator))
+    torch.testing.assert_close(rates.mean(), torch.full((5,), 0.01 + 0.98 * START_RATE))
+    torch.testing.assert_close(rates.bias().mean(-1), rates.mean())
+    first, second = rates.split(3)
+    assert (len(first.weight()), len(second.weight())) == (3, 2)

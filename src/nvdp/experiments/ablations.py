@@ -1,4 +1,4 @@
-"""What matters in NVDP's training, one change at a time from the default: KL scale, prior, rate bounds, decoder."""
+"""What matters in NVDP's training, one change at a time from the default: KL scale, prior, rates, noise, decoder."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,6 +23,8 @@ KL_SCALES = {
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "bounds-clip": {"rate_bounds": "clip"},
     "decoder-x,r": {"decoder_sees": "x,r"},
+    "rates-full": {"rate_form": "full"},
+    "noise-on-weights": {"weight_noise": "weights"},
 }
 
 
@@ -36,4 +38,4 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     return [PlannedRun(name, config, _TASKS[budget]) for name, config in runs.items()]
 
 
-ABLATIONS = Experiment("ablations", "KL scale, prior, rate bounds and decoder, one change at a time", plan)
+ABLATIONS = Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", plan)

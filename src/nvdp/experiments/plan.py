@@ -1,6 +1,7 @@
 """A planned run: a configuration and how to score it. Runs with the same configuration share one folder."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +29,8 @@ class PlannedRun:
     validation_seed: int = VALIDATION_SEED  # another one for tasks that choices are made by
 
     def folder(self, runs: Path) -> Path:
-        """Where the run lives: the same configuration gives the same place."""
-        digest = hashlib.sha256(self.config.to_json().encode()).hexdigest()[:10]
+        """Where the run lives: the same configuration gives the same place, in later versions too."""
+        digest = hashlib.sha256(json.dumps(self.config.choices(), sort_keys=True).encode()).hexdigest()[:10]
         return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
 
 

@@ -66,8 +66,8 @@ and warms up for a tenth of its steps; one seed and short runs: directions, not 
 were made by are not those of the other tables. `paper` is the paper's recipe: constant rate of 0.0005, no warm-up, no
 clipping, no normalisation of r over tasks."""
 
-QUARTER_TEXT = """The shipped recipe with a quarter of the steps of the paper's. Both ran on a busy machine, so their
-seconds do not compare; a step of both does the same work."""
+QUARTER_TEXT = """The paper's recipe at length; the shipped recipe for the same model with a quarter of its steps; and
+the attentive model, a step of which takes twice as long. All ran on a busy machine, so their seconds do not compare."""
 
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates

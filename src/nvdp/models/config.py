@@ -34,6 +34,10 @@ class ModelConfig:
     rate_activation: str = "leaky_relu"
     rate_bounds: str = "affine"  # or "clip", as in the paper
     rate_floor: float = 0.01
+    rate_form: str = "product"  # or "full": a rate for each weight by itself; for comparison
+    weight_noise: str = (
+        "local"  # in training, on each point's pre-activation; or "weights": on the weights, for comparison
+    )
     decoder_sees: str = "x"  # or "x,r"
     latent: int = 128  # dimension of z in the NP family
     attention_width: int = 64  # of nvdp-attentive and anp
@@ -94,5 +98,11 @@ class ModelConfig:
             )
         if self.aggregation not in AGGREGATIONS:
             raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
+        for field, choices in (("rate_form", ("product", "full")), ("weight_noise", ("local", "weights"))):
+            value = getattr(self, field)
+            if value not in choices:
+                raise InputError(f"model setting '{field}' is '{value}'; expected '{choices[0]}' or '{choices[1]}'")
+            if value != choices[0] and self.name != "nvdp":
+                raise InputError(f"model setting '{field}' is '{value}', which is for nvdp alone; got {self.name}")
         if self.decoder_sees not in ("x", "x,r"):
             raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")

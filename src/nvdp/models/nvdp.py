@@ -41,6 +41,7 @@ class NVDP(MetaModel):
             config.residual,
             RateBounds(config.rate_bounds, config.rate_floor),
             config.rate_norm,
+            config.rate_form == "full",
         )
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
@@ -65,4 +66,5 @@ class NVDP(MetaModel):
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
     ) -> DropoutPosterior:
         seen = representation if self.config.decoder_sees == "x,r" else None
-        return DropoutPosterior(rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)
+        parts = (rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)
+        return DropoutPosterior(*parts, local_noise=self.config.weight_noise == "local")

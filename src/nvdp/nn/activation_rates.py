@@ -51,10 +51,10 @@ class ActivationRates(RateNetwork):
     ) -> None:
         super().__init__(representation, layer_shapes, width, layers, activation, residual, bounds)
         self.row_gains = nn.ParameterList(
-            nn.Parameter(torch.full((k,), gain)) for (k, _), gain in zip(self.layer_shapes, GAINS, strict=True)
+            nn.Parameter(torch.full((k,), gain)) for (k, _), gain in zip(layer_shapes, GAINS, strict=True)
         )
         with torch.no_grad():
-            for head, (k, _), start in zip(self.heads, self.layer_shapes, LAYERS_START, strict=True):
+            for head, (k, _), start in zip(self.heads, layer_shapes, LAYERS_START, strict=True):
                 assert isinstance(head, nn.Linear)
                 head.weight.mul_(NETWORK_SHARE)
                 head.bias[:k], head.bias[k:-1], head.bias[-1] = 0.0, COLUMNS_START, start

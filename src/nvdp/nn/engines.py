@@ -29,8 +29,8 @@ class Engine:
 def fastest_local_noise(
     layer: DropoutLinear, inputs: Tensor, rates: LayerRates, noise: Tensor, grids: Grids = PLAIN
 ) -> Tensor:
-    """Hand-derived gradients; low-rank products where the grid of rates is too large; clipped rates by autograd."""
-    if rates.bounds.kind == "clip":
+    """Hand-derived gradients; low-rank products where the grid is too large; rates of no low rank by autograd."""
+    if not rates.low_rank:
         return local_noise(layer, inputs, rates, noise)
     k, d = layer.shape
     wide = len(inputs) * k * d > GRID_LIMIT
@@ -45,8 +45,8 @@ def fastest_local_noise(
 
 
 def fastest_kl(q: LayerRates, p: LayerRates, grids: Grids = PLAIN) -> Float[Tensor, " task"]:
-    """The KL with its gradient worked out beside it, in chunks; clipped rates by autograd."""
-    if q.bounds.kind == "clip":
+    """The KL with its gradient worked out beside it, in chunks; rates of no low rank by autograd."""
+    if not q.low_rank:
         return layer_kl(q, p)
     return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor, grids)
 

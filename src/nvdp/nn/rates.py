@@ -1,5 +1,6 @@
 """Dropout rates of every weight from a set representation: the low-rank product of Bernoulli experts, eq. 3."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -15,6 +16,7 @@ from nvdp.nn.task_norm import TaskNorm
 
 TEMPERATURE_START, TEMPERATURE_RANGE = 1.5, (0.5, 5.0)
 OFFSET_LIMIT = 1.5
+START_RATE = 0.125  # of three experts at a half each
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class LayerRates:
     layer: Float[Tensor, "task 1"]  # s(c)
     bounds: RateBounds
 
+    @property
+    def low_rank(self) -> bool:
+        """Whether P is an outer product up to an affine map: what hand-derived gradients and low-rank products need."""
+        return self.bounds.kind == "affine"
+
     def weight(self) -> Float[Tensor, "task k d"]:
         """P of the weight matrix: s(a) s(b)ᵀ s(c), bounded."""
         scaled_rows = self.rows * self.layer
@@ -64,11 +71,33 @@ class LayerRates:
     def split(self, tasks: int) -> tuple["LayerRates", ...]:
         """The rates of consecutive groups of that many tasks."""
         parts = zip(self.rows.split(tasks), self.columns.split(tasks), self.layer.split(tasks), strict=True)
-        return tuple(LayerRates(*experts, self.bounds) for experts in parts)
+        return tuple(type(self)(*experts, self.bounds) for experts in parts)
 
     def bias(self) -> Float[Tensor, "task d"]:
         """P of the bias: s(b) s(c), bounded."""
         return self.bounds(self.columns * self.layer)
+
+
+@dataclass(frozen=True)
+class FullRates(LayerRates):
+    """A rate for each weight by itself: rows has K × D of them, columns one for each bias; for comparison alone."""
+
+    @property
+    def low_rank(self) -> bool:
+        """No product."""
+        return False
+
+    def weight(self) -> Float[Tensor, "task k d"]:
+        """P of the weight matrix, bounded."""
+        return self.bounds(self.rows.unflatten(1, (-1, self.columns.shape[1])))
+
+    def mean(self) -> Float[Tensor, " task"]:
+        """The mean of P over the weight matrix."""
+        return self.weight().mean((-2, -1))
+
+    def bias(self) -> Float[Tensor, "task d"]:
+        """P of the bias, bounded."""
+        return self.bounds(self.columns)
 
 
 def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
@@ -97,7 +126,7 @@ class RateNetwork(nn.Module):
     All layers' hidden parts have the same shape and run as one batched product; only the last linear maps,
     whose width K + D + 1 differs, are separate. With ``normalise`` every logit is normalised over tasks, then scaled
     by a learned gain and moved by an offset within ±`OFFSET_LIMIT`: rates keep telling tasks apart whatever training
-    does to all of them alike.
+    does to all of them alike. With ``full`` there is no product: the last map gives a logit for each weight.
     """
 
     def __init__(
@@ -110,19 +139,24 @@ class RateNetwork(nn.Module):
         residual: bool = False,
         bounds: RateBounds | None = None,
         normalise: bool = False,
+        full: bool = False,
     ) -> None:
         super().__init__()
-        self.layer_shapes = tuple(layer_shapes)
-        widths = [k + d + 1 for k, d in self.layer_shapes]
+        self.kind = FullRates if full else LayerRates
+        # What each layer's logits are of: rows or single weights, columns or biases, and the layer as a whole.
+        self.parts = [(k * d if full else k, d, 1) for k, d in layer_shapes]
+        widths = [sum(parts) for parts in self.parts]
         self.norms = nn.ModuleList(TaskNorm(width) for width in widths) if normalise else None
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for width in widths) if normalise else None
         self.bounds = bounds or RateBounds()
-        self.hidden = StackedMLP(len(self.layer_shapes), representation, width, layers, activation, residual)
-        heads = [nn.Linear(width, k + d + 1) for k, d in self.layer_shapes]
+        self.hidden = StackedMLP(len(widths), representation, width, layers, activation, residual)
+        heads = [nn.Linear(width, outputs) for outputs in widths]
         for head in heads:
             keep_signal(head.weight, width)
+            if full:  # starts where a product of three experts does
+                nn.init.constant_(head.bias, TEMPERATURE_START * math.log(START_RATE / (1 - START_RATE)))
         self.heads = nn.ModuleList(heads)
-        self.temperature = nn.Parameter(torch.full((len(self.layer_shapes),), TEMPERATURE_START))
+        self.temperature = nn.Parameter(torch.full((len(widths),), TEMPERATURE_START))
 
     def forward(self, *representations: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
         """The rates of every layer for each task; for several sets of each task, one set after the other."""
@@ -136,8 +170,8 @@ class RateNetwork(nn.Module):
         tau = self.temperature[index].clamp(*TEMPERATURE_RANGE)
         # In the weights' precision even under autocast: near its bounds a rate needs its digits.
         experts = torch.sigmoid((logits / tau).to(tau.dtype))
-        rows, columns, layer = experts.split([*self.layer_shapes[index], 1], dim=-1)
-        return LayerRates(rows, columns, layer, self.bounds)
+        rows, columns, layer = experts.split(self.parts[index], dim=-1)
+        return self.kind(rows, columns, layer, self.bounds)
 
     def _logits(self, index: int, h: Float[Tensor, "task width"], sets: int) -> Float[Tensor, "task logit"]:
         head = cast(nn.Linear, self.heads[index])

@@ -93,11 +93,19 @@ class RunConfig:
     def to_json(self) -> str:
         """The text of config.json; the data settings are in it only if there are any."""
         values = dataclasses.asdict(self)
-        if self.data == NO_DATA:  # run folders are named by this text: those of other tasks keep their names
+        if self.data == NO_DATA:
             del values["data"]
         if self.episodes is None:
             del values["episodes"]
         return json.dumps(values, indent=2) + "\n"
+
+    def choices(self) -> dict[str, Any]:
+        """What differs from a setting's default: the same in later versions, which may have more settings.
+
+        >>> RunConfig(steps=20, model=ModelConfig("cnp", width=8)).choices()
+        {'model': {'name': 'cnp', 'width': 8}, 'steps': 20}
+        """
+        return _differing(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str = "configuration") -> Self:
@@ -124,6 +132,17 @@ class RunConfig:
         if not isinstance(values, dict):
             raise InputError(f"{path} holds a {type(values).__name__}; expected a JSON object")
         return cls.from_dict(values, str(path))
+
+
+def _differing(record: Any) -> dict[str, Any]:
+    """The fields of a record that differ from those of one made without arguments, or have no default."""
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(record):
+        value = getattr(record, item.name)
+        default = item.default if item.default_factory is dataclasses.MISSING else item.default_factory()
+        if value != default:
+            values[item.name] = _differing(value) if dataclasses.is_dataclass(value) else value
+    return values
 
 
 def _check_episodes(task: str, classifies: bool, episodes: EpisodeConfig | None) -> None:
