@@ -1,6 +1,7 @@
 """The command line: ``nvdp COMMAND --help`` teaches each command."""
 
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
@@ -13,6 +14,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+
+# Modules whose commands are listed by --help, in the order in which one comes to need them.
+ROOMS = ("train", "runs", "models", "fit", "images", "fewshot", "store", "web", "data", "paper", "bench")
 
 
 def _version(wanted: bool) -> bool:
@@ -35,7 +39,8 @@ def _common(
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
-    from nvdp.cli import bench, data, fewshot, fit, images, paper, runs, store, web  # noqa: F401  (they add commands)
+    for room in ROOMS:
+        import_module(f"nvdp.cli.{room}")
 
     try:
         app()

@@ -57,6 +57,11 @@ def ideas(budget: str) -> Sequence[PlannedRun]:
     assert isinstance(rival.model, ModelConfig)
     runs["anp"] = rival
     runs["anp by distance"] = replace(rival, model=replace(rival.model, attention_by_distance=True))
+    # Twice the steps: one costs half as much.
+    plain = preset_config("gp", "nvdp", "cpu", steps=2 * steps, warmup_steps=steps // 5)
+    assert isinstance(plain.model, ModelConfig)
+    runs["nvdp"] = plain
+    runs["attention to the rates alone"] = replace(plain, model=replace(plain.model, aggregation="attention"))
     return [
         PlannedRun(name.replace(" ", "-"), config, _IDEA_TASKS[budget], validation_seed=TUNING_SEED)
         for name, config in runs.items()

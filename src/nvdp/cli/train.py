@@ -1,0 +1,148 @@
+"""The command train: a run from its options, or from a run to go on with."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nvdp.cli import app
+from nvdp.errors import InputError
+
+
+@app.command()
+def train(
+    task: Annotated[
+        str,
+        typer.Argument(
+            help="The family of tasks: gp, trig, mnist, omniglot, celeba or images; to classify: omniglot-fewshot, "
+            "miniimagenet or folder-of-classes."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
+    model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. (default: nvdp)")] = None,
+    variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). (default: learned)")] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="quick (minutes), cpu, paper (its steps and rate), released (its KL, clipped rates). (default: cpu)"
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. (default: the model's)"),
+    ] = None,
+    kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
+    kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
+    rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
+    decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
+    aggregation: Annotated[
+        str | None, typer.Option(help="How points make a set's representation: mean, bayesian or attention.")
+    ] = None,
+    weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
+    way: Annotated[int | None, typer.Option(help="to classify: classes of an episode. (default: 5)")] = None,
+    shot: Annotated[int | None, typer.Option(help="to classify: support images of a class. (default: 1)")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="to classify: images of a class to name. (default: the preset's)")
+    ] = None,
+    features: Annotated[
+        Path | None, typer.Option(help="to classify: train on the features that `nvdp pretrain` left in this folder.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="images: a folder of pictures; folder-of-classes: a sub-folder for each class.")
+    ] = None,
+    size: Annotated[int | None, typer.Option(help="of a folder: rows and columns to resize to. (default: 32)")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="of a folder: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
+    ] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="How a step is computed: fused (hand-derived gradients), compiled (the same, parts of it by "
+            "torch.compile; needs a C++ compiler), or autograd."
+        ),
+    ] = "fused",
+    devices: Annotated[int, typer.Option(help="Devices, or processes on CPUs, that share the tasks of a step.")] = 1,
+    precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
+    threads: Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Train a model on a family of tasks.
+
+    Leaves config.json, model.safetensors, log.csv and checkpoint/ in --out. Ctrl-C saves and stops; the same command
+    with --resume goes on as if it had never stopped.
+
+    Example: nvdp train gp --model nvdp --preset quick --out runs/first
+
+    Few-shot classification: nvdp train omniglot-fewshot --way 5 --shot 1 --model protonet --out runs/letters
+    """
+    from nvdp.cli.fewshot import episode_settings
+    from nvdp.data.config import DataConfig
+    from nvdp.data.fetch import use_data_folder
+    from nvdp.data.fewshot_sets import FEWSHOT_TASKS
+    from nvdp.data.registry import check_task
+    from nvdp.training.config import RunConfig, preset_config
+    from nvdp.training.fewshot_presets import fewshot_config
+    from nvdp.training.run_folder import CONFIG
+    from nvdp.training.trainer import Machine
+    from nvdp.training.trainer import train as run_training
+
+    check_task(task)
+    use_data_folder(data_dir)
+    pictures = _given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
+    if pictures and task not in ("images", "folder-of-classes"):
+        raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
+    episodes = episode_settings(task, way, shot, queries, features, variance)
+    if resume and (out / CONFIG).exists():
+        config = RunConfig.load(out / CONFIG)
+    else:
+        data = DataConfig(**pictures)
+        if task in FEWSHOT_TASKS:
+            config = fewshot_config(task, model or "nvdp", preset or "cpu", data=data, **episodes)
+        else:
+            config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
+    architecture = {
+        "name": model,
+        "variance": variance,
+        "rate_bounds": rate_bounds,
+        "decoder_sees": decoder_sees,
+        "aggregation": aggregation,
+    }
+    settings = {
+        "task": task,
+        "preset": preset,
+        "steps": steps,
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "objective": objective,
+        "weight_average": weight_average,
+    }
+    config = replace(
+        config,
+        model=replace(config.model, **_given(architecture)),
+        kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
+        data=replace(config.data, **pictures),
+        episodes=None if config.episodes is None else replace(config.episodes, **episodes),
+        **_given(settings),
+    )
+    if steps is not None and not resume:
+        config = replace(config, warmup_steps=min(config.warmup_steps, steps // 4))
+    outcome = run_training(
+        config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
+    )
+    for note in outcome.notes:
+        typer.echo(f"note: {note}", err=True)
+    if outcome.stopped_by is not None:
+        typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; go on with --resume", err=True)
+        raise typer.Exit(128 + outcome.stopped_by)
+    typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
