@@ -84,7 +84,7 @@ def gpytorch_gp() -> Method:
         warnings.simplefilter("ignore")  # its own imports warn of deprecated parts of PyTorch
         gpytorch = import_module("gpytorch")
 
-    class ExactGP(gpytorch.models.ExactGP):
+    class ExactGP(gpytorch.models.ExactGP):  # type: ignore[name-defined]
         def __init__(self, x: Tensor, y: Tensor, likelihood: torch.nn.Module) -> None:
             super().__init__(x, y, likelihood)
             self.mean_module = gpytorch.means.ConstantMean()

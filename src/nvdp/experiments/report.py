@@ -7,9 +7,10 @@ from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.experiments.report_choices import choices_section
 from nvdp.experiments.report_figure3 import figure3_section
 from nvdp.experiments.report_images import choice_section, table2_section
-from nvdp.experiments.report_parts import METRICS, runs_section, score_table, steps_of
+from nvdp.experiments.report_parts import METRICS, runs_section
+from nvdp.experiments.report_table1 import table1_section
 from nvdp.experiments.report_table3 import table3_section
-from nvdp.experiments.results import Result, read_results
+from nvdp.experiments.results import read_results
 from nvdp.experiments.table1 import NAMES, SHIPPED
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -18,7 +19,7 @@ BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 def results_page(folder: Path, budget: str = "cpu") -> str:
     """The whole page as Markdown."""
     sections = [
-        _table1(read_results(folder, "table1", budget)),
+        table1_section(read_results(folder, "table1", budget), paper_numbers()["table1"]),
         runs_section(read_results(folder, "attentive", budget), "Table 1 extended", ATTENTIVE_TEXT),
         figure3_section(folder, budget),
         table2_section(read_results(folder, "table2", budget), paper_numbers()["table2"]),
@@ -77,23 +78,6 @@ context, some of them stay alive, and the fit is worse."""
 ABLATIONS_TEXT = """One change at a time from the preset's default, which is the row `kl-elbo-0.001`; short runs of
 equal steps and one seed: directions, not verdicts. What counts are the scores, the mean dropout rate and the spread of
 sampled functions: a rate at its floor of 0.01 and a spread near zero mean that the posterior has collapsed."""
-
-
-def _table1(results: dict[str, Result]) -> str:
-    if not results:
-        return ""
-    lines = ["## Table 1: 1D regression on GP functions", ""]
-    lines.append(f"All models {steps_of(results)} steps of 16 tasks, one seed; the paper's took 500,000.")
-    paper = paper_numbers()["table1"]
-    for variance in ("learned", "fixed"):
-        rows = {name: results.get(f"{name}-{variance}") for name in (*NAMES, SHIPPED)}
-        present = {name: row for name, row in rows.items() if row is not None}
-        if not present:
-            continue
-        tasks = next(iter(present.values()))["evaluation"]["tasks"]
-        lines += ["", f"### {variance.capitalize()} variance, {tasks} validation tasks", ""]
-        lines += list(score_table(present, paper[f"{variance} variance"]))
-    return "\n".join(lines)
 
 
 FIGURES = {

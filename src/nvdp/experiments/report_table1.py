@@ -1,0 +1,64 @@
+"""The section of table 1: scores of one seed, and what further seeds say of the paper's order."""
+
+import statistics
+from collections.abc import Iterator
+from itertools import combinations
+from typing import Any
+
+from nvdp.experiments.report_parts import METRICS, score_table, steps_of
+from nvdp.experiments.results import Result
+from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, SHIPPED, seeded_name
+
+SEEDS_TEXT = """The same with learned variance under {seeds} seeds, which change initial weights and training tasks, not
+the tasks that are scored. Mean over seeds of the score with mean parameters; ± is the standard error of that mean. A
+difference is of two models under the same seed."""
+
+
+def table1_section(results: dict[str, Result], paper: dict[str, Any]) -> str:
+    """Both variances, then the seeds."""
+    if not results:
+        return ""
+    lines = ["## Table 1: 1D regression on GP functions", ""]
+    lines.append(f"All models {steps_of(results)} steps of 16 tasks, one seed; the paper's took 500,000.")
+    for variance in ("learned", "fixed"):
+        rows = {name: results.get(f"{name}-{variance}") for name in (*NAMES, SHIPPED)}
+        present = {name: row for name, row in rows.items() if row is not None}
+        if not present:
+            continue
+        tasks = next(iter(present.values()))["evaluation"]["tasks"]
+        lines += ["", f"### {variance.capitalize()} variance, {tasks} validation tasks", ""]
+        lines += list(score_table(present, paper[f"{variance} variance"]))
+    return "\n".join([*lines, *_seeds(results)])
+
+
+def _seeds(results: dict[str, Result]) -> Iterator[str]:
+    seeds = (0, *SEEDS)
+    scores = {}
+    for name in SEEDED:
+        runs = [results.get(seeded_name(name, seed)) for seed in seeds]
+        known = [run for run in runs if run is not None]
+        if len(known) == len(seeds):
+            scores[name] = {
+                metric: [run["evaluation"]["scores"][metric]["mean_parameters"] for run in known] for metric in METRICS
+            }
+    if not scores:
+        return
+    yield f"\n### {len(seeds)} seeds\n"
+    yield SEEDS_TEXT.format(seeds=len(seeds)) + "\n"
+    yield "| model | " + " | ".join(METRICS) + " |"
+    yield "|" + " --- |" * (1 + len(METRICS))
+    for name, row in scores.items():
+        yield f"| `{name}` | " + " | ".join(mean_and_error(row[metric]) for metric in METRICS) + " |"
+    for first, second in combinations(scores, 2):
+        pairs = {m: zip(scores[second][m], scores[first][m], strict=True) for m in METRICS}
+        cells = [mean_and_error([b - a for a, b in pairs[metric]]) for metric in METRICS]
+        yield f"| `{first}` − `{second}` | " + " | ".join(cells) + " |"
+
+
+def mean_and_error(values: list[float]) -> str:
+    """The mean and its standard error.
+
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    '2.000 ± 0.577'
+    """
+    return f"{statistics.mean(values):.3f} ± {statistics.stdev(values) / len(values) ** 0.5:.3f}"
