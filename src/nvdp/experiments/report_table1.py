@@ -11,8 +11,9 @@ from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, SHIPPED, seeded_name
 
 WHY_TEXT = """**Why these differ from the paper's.** With learned variance all are below it: they had a fiftieth of
 its steps. NVDP, whose rates have to tell tasks apart before they are of use, gains on the CNP with more steps (*NVDP
-and CNP, longer* below); the paper's order, NVDP first, is not reached at this length. The variational prior helps both models it can be given to here, as the paper claims. With fixed
-variance all are within a few hundredths of the paper's and of the ceiling."""
+and CNP, longer* below); the paper's order, NVDP first, is not reached at this length. The variational prior helps both
+models it can be given to here, as the paper claims. With fixed variance all are within a few hundredths of the paper's
+and of the ceiling."""
 SEEDS_TEXT = """The same with learned variance under {seeds} seeds, which change initial weights and training tasks, not
 the tasks that are scored. Mean over seeds of the score with mean parameters; ± is the standard error of that mean. A
 difference is of two models under the same seed."""

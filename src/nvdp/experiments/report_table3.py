@@ -15,9 +15,9 @@ methods train on the features of one extractor that was pretrained by ordinary c
 The paper's numbers are end to end at its own length of training. *Transductive* lets batch norm use the statistics of
 an episode's images, queries included; all other numbers do not."""
 WHY_TEXT = """**Why these differ from the paper's.** End to end, a method here has minutes of training where the
-paper gives it 60,000 to 100,000 steps of twice as many episodes with three times the queries. On features all methods stand
-on one extractor, whose nearest class mean is most of what they reach; it is four blocks of 64 channels at 28×28 and
-five at 84×84, as the paper's, but was trained for an hour at most."""
+paper gives it 60,000 to 100,000 steps of twice as many episodes with three times the queries. On features all methods
+stand on one extractor, whose nearest class mean is most of what they reach; it is four blocks of 64 channels at 28×28
+and five at 84×84, as the paper's, but was trained for little more than an hour at most."""
 COST_TEXT = """**What the paper's length would cost.** Images through the extractor in one training run at the paper's
 settings, at the best speed among the runs above (miniImageNet: that of the pretraining), one core of a busy machine.
 The last column supposes a GPU as fast as {factor} such cores; none was here to measure."""
