@@ -186,6 +186,7 @@ def carry_out(order: Order) -> None:
         "budget": order.budget,
         "seed": order.config.seed,
         "steps": outcome.step,
+        "skipped": outcome.skipped,
         "seconds": round(outcome.seconds, 1),
         "versions": {
             "nvdp": nvdp.__version__,

@@ -65,6 +65,7 @@ class Outcome:
     seconds: float
     stopped_by: int | None  # the signal's number, or None if all steps are done
     notes: tuple[str, ...] = ()
+    skipped: int = 0  # steps whose bound or gradient was not finite
 
 
 def learning_rate_at(config: RunConfig, step: int) -> float:
@@ -231,7 +232,7 @@ def _train(
         save_model(folder, model if average is None else average.module, step)
     if skipped:
         notes = [*notes, f"{skipped} of {step} steps were skipped: their bound or gradient was not finite"]
-    return Outcome(step, before + time.monotonic() - began, stopped_by, tuple(notes))
+    return Outcome(step, before + time.monotonic() - began, stopped_by, tuple(notes), skipped)
 
 
 def _fabric(machine: Machine, processes: int, found: int) -> Fabric:
