@@ -4,13 +4,14 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DEMO   ?= demo
 
-.PHONY: help install demo test lint coverage trust docs bench clean
+.PHONY: help install demo test lint coverage mutants trust docs bench clean
 
 help:
 	@echo "make demo   train an NVDP for two minutes, score it beside the exact GP, draw it"
 	@echo "make test   ruff, type check and all tests"
 	@echo "make lint   ruff and type check alone"
 	@echo "make coverage  all tests, and which lines of the package they reach"
+	@echo "make mutants  change objectives, posteriors and metrics in one place at a time: do the tests notice?"
 	@echo "make trust  faults and hostile input at length; renews docs/trust.md"
 	@echo "make bench  time training steps and adaptation beside their rivals and the matrix products alone"
 	@echo "make docs   build the documentation into site/"
@@ -40,6 +41,11 @@ test: lint
 
 coverage: install
 	$(BIN)/python -m pytest --cov=nvdp --cov-report=term:skip-covered
+
+mutants: install
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[mutants]'
+	$(BIN)/python -m faults.mutants
+	$(BIN)/python -m faults page
 
 trust: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[cluster]'

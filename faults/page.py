@@ -6,7 +6,7 @@ from typing import Any
 
 from nvdp.files import write_text
 
-ORDER = ("interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming")
+ORDER = ("interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming", "mutants")
 TITLES = {
     "interruptions": "Runs that are interrupted",
     "hostile": "Files from strangers",
@@ -16,6 +16,7 @@ TITLES = {
     "cluster": "Many runs on a cluster",
     "threads": "Several threads on one model",
     "streaming": "Tables larger than memory",
+    "mutants": "Mutants",
 }
 HEAD = """# What was tried, and what happened
 
@@ -56,11 +57,30 @@ def trust_page(results: Path) -> str:
 
 
 def _section(name: str, record: dict[str, Any]) -> str:
+    if name == "mutants":
+        return _mutants(record)
     lines = [f"## {TITLES[name]}", "", "| tried | times | what happened | wrong |", "| --- | ---: | --- | ---: |"]
     for tried in record["tried"]:
         outcomes = "; ".join(f"{count:,} × {outcome}" for outcome, count in tried["outcomes"].items())
         lines.append(f"| {tried['what']} | {tried['tried']:,} | {outcomes or '–'} | {len(tried['wrong'])} |")
     lines += [_measured(name, tried["numbers"]) for tried in record["tried"] if "numbers" in tried]
+    return "\n".join([*lines, ""])
+
+
+def _mutants(record: dict[str, Any]) -> str:
+    lines = [
+        f"## {TITLES['mutants']}",
+        "",
+        "`make mutants` changes these files in one place at a time (an operator, a number, an argument, a word inside",
+        f"a function; mutmut {record['versions']['mutmut']}) and runs the quick tests that reach that function.",
+        "A mutant is killed when one of them fails; those left alive are in `results/trust/mutants.json`.",
+        "",
+        "| file | mutants | killed | share |",
+        "| --- | ---: | ---: | ---: |",
+    ]
+    for file in record["tried"]:
+        killed = file["outcomes"]["killed"]
+        lines.append(f"| `{file['what']}` | {file['tried']:,} | {killed:,} | {killed / file['tried']:.1%} |")
     return "\n".join([*lines, ""])
 
 

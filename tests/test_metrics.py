@@ -5,7 +5,14 @@ import torch
 from torch.distributions import Normal
 
 from nvdp.data.gp import GPTasks
-from nvdp.metrics import RegressionScores, RunningMoments, evaluate_regression, gaussian_crps, task_means
+from nvdp.metrics import (
+    RegressionScores,
+    RunningCorrelation,
+    RunningMoments,
+    evaluate_regression,
+    gaussian_crps,
+    task_means,
+)
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import build_model
 from nvdp.predictions import Prediction
@@ -40,6 +47,21 @@ class TwoConstants(MetaModel):
     marginals = predict
 
 
+class Integrating(TwoConstants):
+    """Predicts single points by N(0, 2) itself and not by the sampled functions, to whose seeds it listens."""
+
+    integrates = True
+
+    def marginals(self, x, samples=0, generator=None):
+        zeros = torch.zeros(1, *x.shape)
+        return Prediction(zeros, zeros + math.sqrt(2))
+
+    def predict(self, x, samples=0, generator=None):
+        height = 1 if generator is None else 1 + torch.rand((), generator=generator)
+        prediction = super().predict(x, samples)
+        return Prediction(height * prediction.functions, prediction.stds)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_running_moments_equal_one_pass_however_the_stream_is_cut(seed, generator):
     generator.manual_seed(seed)
@@ -60,6 +82,32 @@ def test_running_moments_of_float32_are_kept_in_float64():
         moments.add(torch.full((1000,), 0.1))
     assert moments.mean == pytest.approx(torch.tensor(0.1).item(), rel=1e-14)
     assert moments.std == pytest.approx(0, abs=1e-12)
+
+
+def test_running_moments_of_none_one_and_two_numbers():
+    moments = RunningMoments()
+    assert (moments.std, moments.stderr) == (0.0, 0.0)
+    moments.add(torch.tensor([1.0]))
+    assert (moments.mean, moments.std, moments.stderr) == (1.0, 0.0, 0.0)
+    moments.add(torch.tensor([3.0]))
+    assert (moments.mean, moments.std, moments.stderr) == pytest.approx((2.0, math.sqrt(2), 1.0))
+
+
+def test_correlation_is_that_of_all_pairs_at_once_whatever_their_scale(generator):
+    a, b = 1e-3 * torch.randn(2, 50, generator=generator, dtype=torch.float64)
+    b = b - 0.5 * a
+    correlation = RunningCorrelation()
+    for part in (slice(0, 20), slice(20, 50)):
+        correlation.add(a[part], b[part])
+    assert correlation.value == pytest.approx(torch.corrcoef(torch.stack([a, b]))[0, 1].item(), rel=1e-9)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_there_is_no_correlation_with_what_never_varies(flip):
+    pair = torch.tensor([1.0, 2.0, 4.0]), torch.full((3,), 2.0)
+    correlation = RunningCorrelation()
+    correlation.add(*(reversed(pair) if flip else pair))
+    assert math.isnan(correlation.value)
 
 
 def test_task_means_average_real_points_and_leave_out_tasks_without_any():
@@ -94,6 +142,28 @@ def test_error_spread_and_counts_of_a_hand_made_model():
     assert result["rmse"] == pytest.approx(math.sqrt((9 + 16) / 2))
     assert result["spread"] == pytest.approx(1.0)
     assert result["rates"] is None
+
+
+def test_coverage_and_crps_of_a_hand_made_model():
+    # The mixture's distribution function at 1, 2, 2.3 and 4 is 0.74, 0.92, 0.951 and 0.999.
+    y = torch.tensor([1.0, 2.0, 2.3, 4.0])
+    tasks = TaskBatch.collate([Task([0.0], [0.0], y, y)])
+    result = evaluate_regression(TwoConstants(), [tasks], samples=2)
+    assert result["coverage"] == pytest.approx({"50%": 0.25, "90%": 0.5, "95%": 0.75})
+    crps = gaussian_crps(y, torch.zeros(()), torch.tensor(math.sqrt(2)))
+    assert result["crps"] == pytest.approx(crps.mean().item(), rel=1e-6)
+
+
+def test_points_are_scored_by_marginals_and_spread_is_that_of_functions_drawn_anew_for_each_batch():
+    y = torch.tensor([1.0, 2.0])
+    tasks, seen = TaskBatch.collate([Task([0.0], [0.0], y, y)]), []
+    result = evaluate_regression(Integrating(), [tasks, tasks], samples=2, watch_spread=seen.append)
+    log_prob = Normal(0.0, math.sqrt(2)).log_prob(y).mean().item()
+    assert result["scores"]["PLL"]["expected_log"] == pytest.approx(log_prob, rel=1e-6)
+    first, second = (spread.unique().item() for spread in seen)
+    assert 1 < first < 2
+    assert first != second
+    assert result["spread"] == pytest.approx((first + second) / 2)
 
 
 @pytest.mark.parametrize("name", ["nvdp", "np"])
@@ -134,7 +204,7 @@ def test_mean_parameter_scores_do_not_depend_on_the_chunks(small_config, gp_batc
 def test_evaluation_is_reproducible_from_its_seed(small_config, gp_batch):
     model = build_model(small_config("nvdp"))
     first, second, other = (evaluate_regression(model, [gp_batch], seed=seed) for seed in (0, 0, 1))
-    assert first == second
+    assert first == second == evaluate_regression(model, [gp_batch], samples=16)
     assert first["scores"]["LL"]["expected_log"] != other["scores"]["LL"]["expected_log"]
     assert first["scores"]["LL"]["mean_parameters"] == other["scores"]["LL"]["mean_parameters"]
 
@@ -149,6 +219,7 @@ def test_coverage_of_the_true_distribution_is_nominal(generator):
     for level in (0.5, 0.9, 0.95):
         error = math.sqrt(level * (1 - level) / y.numel())
         assert totals.value("coverage", f"{level:.0%}") == pytest.approx(level, abs=4 * error)
+    assert totals.value("calibration", "mse") == pytest.approx(0.25, abs=4 * 0.25 * math.sqrt(2 / y.numel()))
 
 
 def test_a_group_without_points_scores_not_a_number_rather_than_zero(small_config, make_task):

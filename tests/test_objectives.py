@@ -5,6 +5,8 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
+from nvdp.models.fewshot_base import query_points
+from nvdp.models.fewshot_config import FewShotConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.dropout_linear import LocalNoise
 from nvdp.objectives import (
@@ -13,9 +15,11 @@ from nvdp.objectives import (
     log_uniform_bound,
     log_uniform_kl,
     neural_process_bound,
+    query_likelihood_bound,
+    query_variational_prior_bound,
     variational_prior_bound,
 )
-from nvdp.tasks import TaskBatch
+from nvdp.tasks import Task, TaskBatch
 
 
 def seeded():
@@ -30,6 +34,23 @@ def batch(ragged_batch):
 @pytest.fixture
 def build(small_config):
     return lambda name: build_model(small_config(name, y_dim=2)).double()
+
+
+@pytest.fixture
+def episodes(generator):
+    """Two episodes of three classes, with two and four queries a class."""
+
+    def episode(queries):
+        labels = torch.eye(3, dtype=torch.float64).repeat(2 + queries, 1)
+        x = labels @ torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        x = x + 0.3 * torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        return Task(x[:6], labels[:6], x[6:], labels[6:])
+
+    return TaskBatch.collate([episode(2), episode(4)])
+
+
+def classifier(name):
+    return build_model(FewShotConfig(name, 3, "none", features=4, width=8, meta_width=8)).double()
 
 
 def normals(layer, rates):
@@ -111,8 +132,15 @@ def test_each_reduction_divides_by_what_its_name_says(reduction, expected):
     assert KLScale(reduction, 0.5)(kl, 5, values).tolist() == pytest.approx(expected)
 
 
+def test_the_mean_over_one_number_is_the_number_and_over_none_nothing():
+    kl, values = torch.tensor([20.0, 60.0]), torch.tensor([10.0, 20.0])
+    assert torch.equal(KLScale("released")(kl, 1, values), KLScale("elbo")(kl, 1, values))
+    assert not KLScale("released")(torch.zeros(2), 0, values).any()
+
+
 @pytest.mark.parametrize(
-    ("reduction", "weight", "words"), [("mean", 1.0, "'mean'"), ("elbo", -1.0, "-1.0"), ("elbo", math.nan, "nan")]
+    ("reduction", "weight", "words"),
+    [("mean", 1.0, "'mean'; there are elbo, text, released"), ("elbo", -1.0, "-1.0"), ("elbo", math.nan, "nan")],
 )
 def test_impossible_kl_scales_are_refused(reduction, weight, words):
     with pytest.raises(InputError, match=words):
@@ -163,3 +191,60 @@ def test_in_the_usual_bound_only_the_latent_path_may_know_of_the_targets(small_c
     expected = sampled.expected_log_likelihood(tasks.whole, torch.Generator().manual_seed(0))
     values = tasks.mask.sum(-1) * tasks.y.shape[-1]
     torch.testing.assert_close(bound.value, (expected / values).mean())
+
+
+def test_the_bound_of_queries_is_equation_5_with_their_likelihood_alone(episodes):
+    model, weight = classifier("nvdp"), 0.3
+    seen = model.embedded(episodes)
+    q, prior, queries = model.posterior(seen.context), model.posterior(seen.whole), query_points(seen)
+    log_softmax = q.training_outputs(queries.x, seeded()).log_softmax(-1)
+    log_likelihood = ((log_softmax * queries.y).sum(-1) * queries.mask).sum(-1)
+    kl, values = kl_divergence(q, prior), torch.tensor([6.0, 12.0])
+
+    bound = query_variational_prior_bound(model, episodes, KLScale("elbo", weight), seeded())
+    torch.testing.assert_close(bound.value, ((log_likelihood - weight * kl) / values).mean())
+    torch.testing.assert_close(bound.log_likelihood, (log_likelihood / values).mean())
+    torch.testing.assert_close(bound.kl, kl.mean())
+
+    alone = query_likelihood_bound(model, episodes, KLScale("elbo", weight), seeded())
+    assert alone.kl.item() == 0.0
+    assert alone.value.item() == alone.log_likelihood.item() == bound.log_likelihood.item()
+    for result in (bound, alone):
+        assert torch.equal(result.posterior.mean_outputs(queries.x), q.mean_outputs(queries.x))
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [
+        *(("variational-prior", name) for name in ("nvdp", "np")),
+        ("neural-process", "np+cnp"),
+        ("likelihood", "nvdp"),
+        ("log-uniform", "nvdp"),
+        ("query-variational-prior", "nvdp"),
+        ("query-likelihood", "nvdp"),
+        ("query-likelihood", "meta-dropout"),
+    ],
+)
+def test_all_noise_of_a_bound_comes_from_its_generator(build, batch, episodes, objective, name):
+    model, tasks = (classifier(name), episodes) if objective.startswith("query") else (build(name), batch)
+    before = torch.get_rng_state()
+    first, second, other = (
+        OBJECTIVES[objective](model, tasks, KLScale(), torch.Generator().manual_seed(seed)).value.item()
+        for seed in (3, 3, 4)
+    )
+    assert first == second != other
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("objective", ["likelihood", "log-uniform"])
+def test_a_bound_keeps_the_posterior_of_the_context(build, batch, objective):
+    model = build("nvdp")
+    result = OBJECTIVES[objective](model, batch, KLScale(), seeded())
+    assert torch.equal(result.posterior.mean_rates(), model.adapt(batch.context).mean_rates())
+
+
+def test_likelihood_alone_is_the_first_half_of_the_bound(build, batch):
+    model = build("nvdp")
+    whole, alone = (OBJECTIVES[o](model, batch, KLScale(), seeded()) for o in ("variational-prior", "likelihood"))
+    assert alone.kl.item() == 0.0
+    assert alone.value.item() == alone.log_likelihood.item() == whole.log_likelihood.item()
