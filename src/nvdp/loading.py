@@ -45,9 +45,11 @@ def pretrained_card(name: str) -> dict[str, Any]:
 def find_run(name_or_folder: str | Path) -> Path:
     """The folder of a run, or of a pretrained model given by its name; a folder of that name comes first."""
     folder = Path(name_or_folder)
-    if not folder.exists() and str(name_or_folder) in pretrained_names():
-        return _weights() / str(name_or_folder)
-    return folder
+    if folder.exists():
+        return folder
+    if str(name_or_folder) not in pretrained_names():
+        raise unknown_name("folder or pretrained model", str(name_or_folder), pretrained_names())
+    return _weights() / str(name_or_folder)
 
 
 def load(name_or_folder: str | Path) -> MetaModel:
@@ -58,7 +60,4 @@ def load(name_or_folder: str | Path) -> MetaModel:
     """
     from nvdp.training.run_folder import load_run
 
-    folder = find_run(name_or_folder)
-    if not folder.is_dir():
-        raise unknown_name("folder or pretrained model", str(name_or_folder), pretrained_names())
-    return load_run(folder)[1]
+    return load_run(find_run(name_or_folder))[1]

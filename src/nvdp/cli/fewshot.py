@@ -87,7 +87,10 @@ def pretrain(
 def classify(
     run: Annotated[
         Path,
-        typer.Argument(help="The folder of a run of few-shot classification.", callback=lambda run: find_run(run)),
+        typer.Argument(
+            help="The folder of a run of few-shot classification, or the pretrained omniglot.",
+            callback=lambda run: find_run(run),
+        ),
     ],
     support: Annotated[Path, typer.Option(help="Folder of labelled pictures: a sub-folder for each class.")],
     query: Annotated[

@@ -7,11 +7,18 @@ import typer
 
 from nvdp.cli import app
 from nvdp.errors import InputError
+from nvdp.loading import find_run
 
 
 @app.command()
 def complete(
-    run: Annotated[Path, typer.Argument(help="The folder of a run on mnist, omniglot, celeba or images.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a run on mnist, omniglot, celeba or images, or the pretrained mnist.",
+            callback=lambda run: find_run(run),
+        ),
+    ],
     picture: Annotated[Path, typer.Argument(help="A picture; its central square is resized to the model's size.")],
     out: Annotated[Path, typer.Option(help="The PNG to write.")] = Path("completed.png"),
     keep: Annotated[float, typer.Option(help="The share of pixels that the model is shown.")] = 0.1,
@@ -23,7 +30,7 @@ def complete(
 
     Draws the kept pixels, the completion, two samples and the standard deviation side by side.
 
-    Example: nvdp complete runs/digits seven.png --keep 0.1 --out done.png
+    Example: nvdp complete mnist seven.png --keep 0.1 --out done.png
     """
     from nvdp.completion import check_picture, psnr, random_shown
     from nvdp.completion import complete as complete_picture

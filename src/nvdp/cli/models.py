@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from nvdp.cli import app
 
@@ -43,7 +43,9 @@ def _show_pretrained(as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(cards))
         return
-    table = Table("name", "model", "task", "steps", "score", "megabytes")
+    table = Table(
+        *(Column(name, no_wrap=name != "score") for name in ("name", "model", "task", "steps", "score", "MB"))
+    )
     for card in cards:
         score = ", ".join(f"{name} {value:.3f}" for name, value in card["scores"].items())
         cells = (card["name"], card["model"], card["task"], f"{card['steps']:,}", score, f"{card['bytes'] / 1e6:.1f}")

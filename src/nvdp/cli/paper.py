@@ -25,7 +25,10 @@ def reproduce(
     runs: Annotated[Path, typer.Option(help="Where the runs themselves live.")] = Path("runs"),
     jobs: Annotated[int, typer.Option(help="Runs side by side, one thread each.", min=1)] = 1,
     only: Annotated[
-        str | None, typer.Option(help="Only runs whose name contains this, e.g. celeba; nothing is drawn then.")
+        str | None,
+        typer.Option(
+            help="Only the run of this name, or those whose names contain it, e.g. celeba; nothing is drawn then."
+        ),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     executor: Annotated[

@@ -15,7 +15,7 @@ from nvdp.loading import find_run
 Run = Annotated[
     Path,
     typer.Argument(
-        help="The folder of a run, as --out of `nvdp train` left it, or a pretrained model's name: gp.",
+        help="The folder of a run, as --out of `nvdp train` left it, or a name of `nvdp models --pretrained`.",
         callback=lambda run: find_run(run),
     ),
 ]

@@ -43,8 +43,8 @@ def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
             return tuple(file[name] for name in names)
     except InputError:  # a ValueError too, as some kinds of damage are
         raise
-    except DAMAGE as error:
-        raise InputError(f"{path} is damaged or no npz file: {error}") from None
+    except DAMAGE:  # NumPy's own words would advise to load it unsafely
+        raise InputError(f"{path} is damaged or no npz file") from None
 
 
 def read_idx(path: Path) -> UInt8[np.ndarray, "image row column"]:
@@ -101,6 +101,8 @@ def open_picture(file: Path | bytes, name: str) -> "Image.Image":
                 return ImageOps.exif_transpose(picture)
         except FileNotFoundError:
             raise InputError(f"{name} does not exist") from None
+        except IsADirectoryError:
+            raise InputError(f"{name} is a folder; expected a picture") from None
         except UnidentifiedImageError:
             raise InputError(f"{name} is no image, or a damaged one") from None
         except (*DAMAGE, SyntaxError, Image.DecompressionBombError) as error:

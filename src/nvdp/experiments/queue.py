@@ -63,7 +63,7 @@ def work_off(
     """Do every run of an experiment that is not done, perhaps `only` those of some names; the run folders by name."""
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; expected at least 1")
-    plan = [run for run in experiment.plan(budget) if only is None or only in run.name]
+    plan = chosen(experiment.plan(budget), only)
     if not plan:
         raise InputError(f"no run of {experiment.name} has '{only}' in its name")
     orders = [
@@ -85,6 +85,12 @@ def work_off(
     waiting = [order for order in orders if not _finished(order) and not _taken_over(order, out)]
     (executor or run_processes)(experiment.name, plan, waiting, runs, jobs)
     return {run.name: run.folder(runs) for run in plan}
+
+
+def chosen(plan: Sequence[PlannedRun], only: str | None) -> list[PlannedRun]:
+    """The run of exactly that name, or else those whose names contain the text; all without one."""
+    exact = [run for run in plan if run.name == only]
+    return exact or [run for run in plan if only is None or only in run.name]
 
 
 def _finished(order: Order) -> bool:

@@ -13,7 +13,9 @@ def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) ->
     """A row of scores for each result, beside the paper's where there are any, and the ceiling below."""
     head = ["model"] + [f"{m} {f}" for m in METRICS for f in ("mean", "E log", "log E")]
     follows = any(row["evaluation"].get("spread_follows_oracle") is not None for row in rows.values())
-    head += ["± LL", "spread"] + (["spread ~ exact std"] if follows else []) + ["rate", "90 % covers", "seconds"]
+    head += (
+        ["± LL", "spread"] + (["spread ~ exact std"] if follows else []) + ["rate", "90 % covers", "steps", "seconds"]
+    )
     head += ["paper LL / RLL / PLL"] if paper else []
     yield "| " + " | ".join(head) + " |"
     yield "|" + " --- |" * len(head)
@@ -30,7 +32,7 @@ def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) ->
             cells.append("" if correlation is None else f"{correlation:.2f}")
         cells.append("" if evaluation["mean_rate"] is None else f"{evaluation['mean_rate']:.3f}")
         cells.append(f"{evaluation['coverage']['90%']:.1%}")
-        cells.append(f"{result['seconds']:.0f}")
+        cells += [f"{result['steps']:,}", f"{result['seconds']:.0f}"]
         if paper:
             printed = paper.get(name)
             cells.append(" / ".join(f"{printed[metric][0]:.2f}" for metric in METRICS) if printed else "")
@@ -46,7 +48,8 @@ def runs_section(results: dict[str, Result], title: str, text: str) -> str:
     if not results:
         return ""
     table = "\n".join(score_table(results))
-    return f"## {title}\n\n{text} Here: {steps_of(results)} steps.\n\n{table}"
+    tasks = next(iter(results.values()))["evaluation"]["tasks"]
+    return f"## {title}\n\n{text} Scored on {tasks:,} tasks.\n\n{table}"
 
 
 def steps_of(results: dict[str, Result]) -> str:

@@ -25,7 +25,7 @@ GPU_FACTOR = 100
 REGIMES = {"end-to-end": "end to end", "features": "features of a pretrained extractor"}
 
 
-def table3_section(results: dict[str, Result], paper: dict[str, Any]) -> str:
+def table3_section(results: dict[str, Result], paper: dict[str, Any], budget: str = "cpu") -> str:
     """The section as Markdown; empty if there are no results."""
     if not results:
         return ""
@@ -37,8 +37,10 @@ def table3_section(results: dict[str, Result], paper: dict[str, Any]) -> str:
             present = {name: row for name, row in rows.items() if row is not None}
             if present:
                 blocks += ["", f"### {setting.paper}, {title}", "", *_table(present, setting, paper)]
+                if missing := [f"`{name}`" for name in METHODS if name not in present]:
+                    blocks += ["", f"Not run: {', '.join(missing)}."]
                 blocks += list(_extractor(next(iter(present.values()))))
-    return "\n".join([*blocks, "", WHY_TEXT, *_costs(results)])
+    return "\n".join([*blocks, *(["", WHY_TEXT, *_costs(results)] if budget == "cpu" else [])])
 
 
 def _table(rows: dict[str, Result], setting: Setting, paper: dict[str, Any]) -> Iterator[str]:

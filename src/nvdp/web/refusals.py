@@ -26,6 +26,8 @@ def first_fault(errors: list[dict[str, Any]]) -> str:
     "x[0]: input should be a valid list; got 'a'"
     """
     fault = errors[0]
+    if fault.get("type") == "json_invalid":
+        return f"the body is not JSON, at character {fault['loc'][-1]}"
     place = ""
     for part in fault["loc"]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}"
