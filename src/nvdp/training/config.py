@@ -116,6 +116,8 @@ class RunConfig:
                 # A classifier's settings are told by its classes.
                 kind = kinds[-1] if name == "model" and "way" in group else kinds[0]
                 values[name] = _record(kind, group, f"{origin}: {name}")
+            elif name in values and not (group is None and NoneType in kinds):
+                raise InputError(f"{origin}: setting '{name}' is {str(group)[:40]!r}; expected a group of settings")
         return _record(cls, values, origin)
 
     @classmethod
