@@ -37,6 +37,7 @@ METHODS = {
     "gpytorch": ("GPyTorch GP", VERMILLION),
     "oracle": ("GP with the true kernel", GREEN),
 }
+LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
 HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
 LINES = {"ours": ("nvdp", BLUE, "o-"), "autograd": ("straightforward", VERMILLION, "s--")}
@@ -173,7 +174,9 @@ def _finish(figure: Any, path: Path) -> list[Path]:
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=5, fontsize=FONT_SIZE, frameon=False)
+    columns = 5 if sum(map(len, handles)) < LEGEND_LETTERS else 3
+    place = {"loc": "outside lower center", "ncols": columns, "fontsize": FONT_SIZE, "frameon": False}
+    figure.legend(handles.values(), handles, **place)
     return save_figure(figure, path)
 
 
