@@ -30,7 +30,7 @@ const rest = (milliseconds) => new Promise((wake) => setTimeout(wake, millisecon
 
 export class Lane {
   constructor(path, show, tell) {
-    Object.assign(this, { path, show, tell, busy: false, next: null, troubled: false });
+    Object.assign(this, { path, show, tell, busy: false, next: null, troubled: null });
   }
 
   // `extra` comes back beside the answer: what was asked, and when the hand moved.
@@ -43,11 +43,11 @@ export class Lane {
     const began = performance.now();
     try {
       const answer = await post(this.path, question);
-      if (this.troubled) this.tell(null); // what others told stays
-      this.troubled = false;
+      if (this.troubled) this.tell(null, this.troubled); // what others told stays
+      this.troubled = null;
       this.show(answer, extra);
     } catch (error) {
-      this.troubled = true;
+      this.troubled = error.message;
       this.tell(error.message);
     }
     const taken = performance.now() - began;

@@ -8,7 +8,9 @@ import { startImages } from "./images.js";
 const STARTS = { functions: startFunctions, images: startImages, characters: startCharacters, data: startData };
 const trouble = document.querySelector(".trouble");
 
-export function tell(reason) {
+// Nothing hides what was told; with `own`, only if that is what stands there.
+export function tell(reason, own) {
+  if (!reason && own && trouble.textContent !== own) return;
   trouble.hidden = !reason;
   trouble.textContent = reason ?? "";
 }
