@@ -94,7 +94,7 @@ def _fewshot(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     for axes, shape in zip(grid, shapes, strict=False):
         group = [row for row in rows if row["shape"] == shape]
         _bars(axes, group, HALVES, "ms")
-        axes.set_yscale("log")
+        _plain_log_scale(axes)
         axes.set_xticks(
             range(len(group)), [row["model"] for row in group], rotation=40, ha="right", rotation_mode="anchor"
         )
@@ -107,8 +107,6 @@ def _fewshot(rows: list[dict[str, Any]], path: Path) -> list[Path]:
 
 
 def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
-    from matplotlib.ticker import LogLocator, StrMethodFormatter
-
     figure = new_figure(WIDTH, 3.8)
     grid = figure.subplots(2, len(AXES), sharex="col", sharey="row")
     for column, (axis, label) in enumerate(AXES.items()):
@@ -126,10 +124,7 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             grid[1, column].plot([row[axis] for row in skipped], sizes, label="estimated, not run", **hollow)
         for axes in grid[:, column]:
             axes.set_xscale("log")
-            axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-            axes.minorticks_off()
+            _plain_log_scale(axes)
             tidy(axes)
         ticks = [row[axis] for row in group]
         grid[1, column].set_xticks(ticks, ticks, rotation=60 if len(ticks) > 4 else 0)
@@ -150,6 +145,16 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         "NVDP as printed, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
     }
     return figure_training(curves, path, x_label="seconds of one thread's training", reference_lines=levels)
+
+
+def _plain_log_scale(axes: Any) -> None:
+    """1, 3, 10, 30 … as plain numbers."""
+    from matplotlib.ticker import LogLocator, StrMethodFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.minorticks_off()
 
 
 def _bars(axes: Any, rows: list[dict[str, Any]], variants: dict[str, tuple[str, str]], unit: str) -> None:
