@@ -9,15 +9,18 @@ import torch
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
-from nvdp.states import TaskState, posterior_from_bytes
+from nvdp.states import TaskState, encoder_fingerprint, posterior_from_bytes
 
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
+FINGERPRINT_OF_ONES = "54508223600455c0"
 VARIANTS = [(name, {}) for name in NAMES]
 VARIANTS += [("nvdp", {"task_norm": True}), ("nvdp", {"decoder_sees": "x,r", "count_feature": True})]
 VARIANTS += [
     ("np+cnp", {"count_feature": True}),
     ("nvdp", {"rate_norm": True}),
     ("cnp", {"x_centre": 0.5, "y_scale": 2.0}),
+    ("nvdp", {"x_waves": 3, "aggregation": "bayesian", "task_norm": True}),
+    ("np+cnp", {"aggregation": "bayesian", "count_feature": True}),
 ]
 
 
@@ -85,6 +88,22 @@ def test_a_model_whose_targets_read_the_points_keeps_no_state(small_config):
         TaskState.of(model, [0.0], [1.0])
     with pytest.raises(InputError, match="adapt its model to all points together"):
         model.adapt([0.0], [1.0]).update([1.0], [0.0])
+
+
+def test_a_model_whose_points_attend_to_each_other_keeps_no_state(small_config):
+    model = build_model(small_config("nvdp", aggregation="attention")).eval()
+    with pytest.raises(InputError, match="needs the points themselves"):
+        TaskState.of(model, [0.0], [1.0])
+
+
+def test_states_from_before_there_were_waves_stay_valid(small_config):
+    """The fingerprint of an encoder without waves is what it has always been; waves make another one."""
+    model = build_model(small_config("nvdp"))
+    for parameter in model.parameters():
+        torch.nn.init.ones_(parameter)
+    assert encoder_fingerprint(model).hex() == FINGERPRINT_OF_ONES
+    model.encoder.x_scale = dataclasses.replace(model.encoder.x_scale, waves=1)
+    assert encoder_fingerprint(model).hex() != FINGERPRINT_OF_ONES
 
 
 def test_forgotten_points_leave_nothing(model, make_task):

@@ -1,8 +1,9 @@
 """What a task leaves behind: Σ h(x_i, y_i), the sum of its points' features, and their count n; r = Σ h / n (eq. 3).
 
-A mean over points can take in a point, or give one back, without the others. So a state of about a kilobyte stands for
-a context of any size: new points cost only themselves, and the points need not be kept. Sums are in float64, in which
-adding and taking away features of float32 leaves nothing behind but rounding far below that of the features.
+A mean over points, plain or weighted, can take in a point, or give one back, without the others. So a state of a
+kilobyte or two stands for a context of any size: new points cost only themselves, and the points need not be kept.
+Sums are in float64, in which adding and taking away features of float32 leaves nothing behind but rounding far below
+that of the features.
 """
 
 import hashlib
@@ -33,13 +34,9 @@ def encoder_fingerprint(model: MetaModel) -> bytes:
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for scale in (model.encoder.x_scale, model.encoder.y_scale):
-        digest.update(repr(scale).encode())
+        waves = f", waves={scale.waves}" if scale.waves else ""  # states from before there were any stay valid
+        digest.update(f"InputScale(centre={scale.centre!r}, scale={scale.scale!r}{waves})".encode())
     return digest.digest()
-
-
-def feature_count(model: MetaModel) -> int:
-    """How many features a point has; the logarithm of their number is one of r, not of any point."""
-    return model.encoder.size - model.encoder.count_feature
 
 
 def feature_sums(model: MetaModel, points: PointSet) -> tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]:
@@ -81,7 +78,7 @@ class TaskState:
     def empty(cls, model: MetaModel, tasks: int | None = None) -> Self:
         """Tasks of which nothing has been seen; one without a task axis if their number is left out."""
         count = 1 if tasks is None else tasks
-        sums = torch.zeros(count, feature_count(model), dtype=torch.float64)
+        sums = torch.zeros(count, model.encoder.point_features, dtype=torch.float64)
         return cls(model, sums, torch.zeros(count, dtype=torch.int64), tasks is None)
 
     @classmethod
@@ -117,7 +114,7 @@ class TaskState:
         """r of every task, as the encoder and the model make it from the points themselves."""
         like = next(self.model.parameters())
         counts = self.counts.double()[:, None]
-        r = self.model.encoder.with_count(self.sums / counts.clamp(min=1), counts).to(like)
+        r = self.model.encoder.of_sums(self.sums, counts).to(like)
         return self.model.normalised((r,), [(self.counts > 0).to(like.device)])[0]
 
     def posterior(self) -> Posterior:

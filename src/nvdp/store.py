@@ -16,7 +16,7 @@ from nvdp.models.base import MetaModel
 from nvdp.posteriors import Posterior
 from nvdp.predictions import Prediction
 from nvdp.state_file import StateFile, States, store_stats
-from nvdp.states import TaskState, encoder_fingerprint, feature_count, feature_sums
+from nvdp.states import TaskState, encoder_fingerprint, feature_sums
 from nvdp.tasks import PointSet, as_points
 
 __all__ = ["TaskStore", "store_stats"]
@@ -41,7 +41,7 @@ class TaskStore:
     """
 
     def __init__(self, path: Path | str, model: MetaModel, power_safe: bool = False) -> None:
-        self.path, self.model, self._features = Path(path), model, feature_count(model)
+        self.path, self.model, self._features = Path(path), model, model.encoder.point_features
         TaskState.empty(model)  # refuses a model that is being trained
         self._file = StateFile(self.path, self._features, encoder_fingerprint(model), power_safe)
 

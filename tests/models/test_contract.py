@@ -19,6 +19,9 @@ VARIANTS += [
     ("nvdp", {"rate_bounds": "clip"}),
     ("np+cnp", {"residual": True, "count_feature": True}),
     ("cnp", {"residual": True, "count_feature": True}),
+    ("nvdp", {"x_waves": 3, "residual": True, "aggregation": "bayesian"}),
+    ("cnp", {"x_waves": 2}),
+    ("nvdp-attentive", {"x_waves": 2}),
 ]
 FLOAT32 = {"atol": 1e-5, "rtol": 1e-5}
 

@@ -31,7 +31,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
-    learning_rate: Annotated[float | None, typer.Option(help="Adam's step size.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The optimiser's step size.")] = None,
     objective: Annotated[
         str | None,
         typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. (default: the model's)"),
@@ -42,6 +42,9 @@ def train(
     decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
     aggregation: Annotated[
         str | None, typer.Option(help="How points make a set's representation: mean, bayesian or attention.")
+    ] = None,
+    waves: Annotated[
+        int | None, typer.Option(help="Sines and cosines of x that networks see beside it; 0 for none.")
     ] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
     way: Annotated[int | None, typer.Option(help="to classify: classes of an episode. (default: 5)")] = None,
@@ -113,6 +116,7 @@ def train(
         "rate_bounds": rate_bounds,
         "decoder_sees": decoder_sees,
         "aggregation": aggregation,
+        "x_waves": waves,
     }
     settings = {
         "task": task,

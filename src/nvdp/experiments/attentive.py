@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.experiments.recipes import TUNING_SEED
 from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
@@ -59,9 +59,8 @@ def ideas(budget: str) -> Sequence[PlannedRun]:
     runs["anp by distance"] = replace(rival, model=replace(rival.model, attention_by_distance=True))
     # Twice the steps: one costs half as much.
     plain = preset_config("gp", "nvdp", "cpu", steps=2 * steps, warmup_steps=steps // 5)
-    assert isinstance(plain.model, ModelConfig)
-    runs["nvdp"] = plain
-    runs["attention to the rates alone"] = replace(plain, model=replace(plain.model, aggregation="attention"))
+    runs["nvdp"] = paper_architecture(plain, task_norm=True)
+    runs["attention to the rates alone"] = paper_architecture(plain, task_norm=True, aggregation="attention")
     return [
         PlannedRun(name.replace(" ", "-"), config, _IDEA_TASKS[budget], validation_seed=TUNING_SEED)
         for name, config in runs.items()

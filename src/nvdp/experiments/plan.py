@@ -9,7 +9,7 @@ from typing import Any
 
 from nvdp.evaluation import VALIDATION_SEED
 from nvdp.models.config import ModelConfig
-from nvdp.training.config import RunConfig
+from nvdp.training.config import WAVES, RunConfig
 
 BUDGETS = ("quick", "cpu", "paper")
 
@@ -34,10 +34,12 @@ class PlannedRun:
         return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
 
 
-def paper_architecture(config: RunConfig) -> RunConfig:
-    """The same run with the paper's regression model, without what was added to it here."""
+def paper_architecture(config: RunConfig, **changes: Any) -> RunConfig:
+    """The same run with the paper's regression model, without what was added to it here, but for some changes."""
     assert isinstance(config.model, ModelConfig)
-    return replace(config, model=replace(config.model, task_norm=False, rate_norm=False))
+    paper = ModelConfig()
+    plain: dict[str, Any] = {field: getattr(paper, field) for field in ("task_norm", "rate_norm", *WAVES)}
+    return replace(config, optimizer="adam", model=replace(config.model, **(plain | changes)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig, preset_config
 
@@ -18,13 +18,18 @@ TRAINING: dict[str, dict[str, Any]] = {
     "learning-rate-0.002": {"learning_rate": 2e-3},
     "schedule-constant": {"schedule": "constant"},
     "no-clipping": {"gradient_clip": None},
-    "optimizer-nadam": {"optimizer": "nadam"},
+    "optimizer-adam": {"optimizer": "adam"},
     "kl-0.01": {"kl": KLScale("elbo", 0.01)},
 }
 MODEL: dict[str, dict[str, Any]] = {
     "no-task-norm": {"task_norm": False},
     "initialisation-fan-in": {"initialisation": "fan-in"},
-    "residual-silu": {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"},
+    "no-waves": {"x_waves": 0},
+    "waves-4": {"x_waves": 4},
+    "waves-16": {"x_waves": 16},
+    "mean-of-points": {"aggregation": "mean"},
+    "plain-relu": {"residual": False, "encoder_activation": "relu", "rate_activation": "leaky_relu"},
+    "decoder-x,r": {"decoder_sees": "x,r"},
     "rate-norm": {"rate_norm": True},
 }
 BATCHES = (4, 8, 32)  # tasks a step, with as many steps as make the same number of tasks
@@ -39,6 +44,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     for tasks in BATCHES:
         fewer = steps * base.tasks_per_step // tasks
         runs[f"batch-{tasks}"] = replace(base, tasks_per_step=tasks, steps=fewer, warmup_steps=fewer // 10)
+    runs["paper-architecture+norm"] = paper_architecture(base, task_norm=True)
     runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
     return [PlannedRun(name, config, _TASKS[budget], validation_seed=TUNING_SEED) for name, config in runs.items()]
 

@@ -7,7 +7,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.training.config import preset_config
 
 NAMES = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp")  # the paper's order
-SHIPPED = "nvdp+norm"  # the default model: r normalised over tasks
+SHIPPED = "nvdp-shipped"  # the default model: what `nvdp train` gives
 VARIANCES = ("fixed", "learned")
 SEEDED = ("np+cnp", "np+cnp+vp", "nvdp", "cnp")  # with learned variance, under further seeds
 SEEDS = (1, 2)

@@ -45,6 +45,11 @@ def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
 
 def x_scale(config: ModelConfig) -> InputScale:
     """What encoder and decoder see of an input."""
+    return InputScale(config.x_centre, config.x_scale, config.x_waves)
+
+
+def x_place(config: ModelConfig) -> InputScale:
+    """Where an input lies, for what measures distances."""
     return InputScale(config.x_centre, config.x_scale)
 
 
@@ -115,7 +120,7 @@ class MetaModel(nn.Module, ABC):
     @property
     def remembers(self) -> bool:
         """Whether the sum of a context's features is all that its posterior needs; then posteriors go on learning."""
-        return self.config.aggregation == "mean"
+        return self.config.aggregation != "attention"
 
     def posterior_from_bytes(self, data: bytes) -> Posterior:
         """The posterior of this model whose ``to_bytes`` gave these bytes."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from nvdp.errors import InputError, unknown_name
 
 AGGREGATIONS = ("mean", "bayesian", "attention")
+MOST_WAVES = 64
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class ModelConfig:
     aggregation: str = "mean"  # of a set's points; or "bayesian", "attention"
     x_centre: float = 0.0  # networks see (x − x_centre) · x_scale,
     x_scale: float = 1.0
+    x_waves: int = 0  # and sines and cosines of so many multiples of that
     y_centre: float = 0.0  # encoders (y − y_centre) · y_scale
     y_scale: float = 1.0
 
@@ -68,6 +70,10 @@ class ModelConfig:
                 raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
         if self.encoder_width is not None and (not isinstance(self.encoder_width, int) or self.encoder_width < 1):
             raise InputError(f"model setting 'encoder_width' is {self.encoder_width!r}; expected at least 1 or null")
+        if not isinstance(self.x_waves, int) or not 0 <= self.x_waves <= MOST_WAVES:
+            raise InputError(
+                f"model setting 'x_waves' is {self.x_waves!r}; expected a whole number from 0 to {MOST_WAVES}"
+            )
         for field in ("x_scale", "y_scale"):
             value = getattr(self, field)
             if not isinstance(value, int | float) or not 0 < value < math.inf:

@@ -60,7 +60,9 @@ class NVDP(MetaModel):
         return GaussianLikelihood(self.config.y_dim, self.config.variance, self.config.min_std)
 
     def _inputs(self) -> int:
-        return self.config.x_dim + (self.encoder.size if self.config.decoder_sees == "x,r" else 0)
+        return x_scale(self.config).width(self.config.x_dim) + (
+            self.encoder.size if self.config.decoder_sees == "x,r" else 0
+        )
 
     def _with_rates(
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None

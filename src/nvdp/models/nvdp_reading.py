@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nvdp.integrated import IntegratedPosterior
+from nvdp.models.base import x_scale
 from nvdp.models.config import ModelConfig
 from nvdp.models.nvdp import NVDP
 from nvdp.models.reading import Reader
@@ -38,7 +39,7 @@ class ReadingNVDP(NVDP):
         return self.reader.read(context)
 
     def _inputs(self) -> int:
-        return self.config.x_dim + self._reader_features
+        return x_scale(self.config).width(self.config.x_dim) + self._reader_features
 
     def _likelihood(self) -> GaussianLikelihood:
         config = self.config

@@ -1,6 +1,6 @@
 """What a target sees of the context for itself: cross-attention, or convolutions over a grid."""
 
-from nvdp.models.base import x_scale, y_scale
+from nvdp.models.base import x_place, y_scale
 from nvdp.models.config import ModelConfig
 from nvdp.nn.context_attention import ContextAttention
 from nvdp.nn.context_convolution import ContextConvolution, Grid
@@ -12,11 +12,11 @@ def attention_reader(config: ModelConfig) -> ContextAttention:
     """Cross-attention from targets to a context."""
     sizes = (config.attention_width, config.attention_blocks, config.attention_heads)
     by_distance = config.attention_by_distance
-    return ContextAttention(config.x_dim, config.y_dim, *sizes, by_distance, x_scale(config), y_scale(config))
+    return ContextAttention(config.x_dim, config.y_dim, *sizes, by_distance, x_place(config), y_scale(config))
 
 
 def convolution_reader(config: ModelConfig) -> ContextConvolution:
     """Convolutions over a grid on which a context is laid out."""
     sizes = (config.conv_channels, config.conv_blocks, config.conv_kernel)
     grid = Grid(config.grid_low, config.grid_high, config.grid_cells)
-    return ContextConvolution(config.x_dim, config.y_dim, *sizes, grid, x_scale(config), y_scale(config))
+    return ContextConvolution(config.x_dim, config.y_dim, *sizes, grid, x_place(config), y_scale(config))

@@ -147,7 +147,7 @@ class ConditionedMLP(nn.Module):
     ) -> None:
         super().__init__()
         self.scale, self.width = scale, width
-        inputs += features
+        inputs = scale.width(inputs) + features
         self.activation = activation_named(activation)
         self.first_x = nn.Parameter(torch.empty(inputs, width))
         self.first_condition = nn.Linear(condition, width)

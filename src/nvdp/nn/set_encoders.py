@@ -38,8 +38,17 @@ class BayesianSetEncoder(MeanSetEncoder):
     ) -> tuple[Float[Tensor, "task r"], ...]:
         """Posterior means given each of several sets."""
         members = torch.stack(masks, dim=1).to(features.dtype)  # (task, set, point)
-        weighted, precision = (members @ features).chunk(2, dim=-1)
-        return self.with_count(weighted / (1 + precision), members.sum(-1, keepdim=True)).unbind(1)
+        return self.of_sums(members @ features, members.sum(-1, keepdim=True)).unbind(1)
+
+    @property
+    def point_features(self) -> int:
+        """What each point says, weighted, and how sure it is."""
+        return 2 * super().point_features
+
+    def of_sums(self, sums: Float[Tensor, "*set twice"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
+        """Posterior means given the points' weighted features and precisions, added up."""
+        weighted, precision = sums.chunk(2, dim=-1)
+        return self.with_count(weighted / (1 + precision), count)
 
 
 class AttentiveSetEncoder(MeanSetEncoder):

@@ -14,7 +14,8 @@ class MeanSetEncoder(nn.Module):
 
     Several ``paths`` are separate feature networks side by side in one representation. With ``count_feature`` the
     representation ends with the logarithm of the number of points. ``hidden`` is the width of the layers before the
-    last, if it is not that of the representation.
+    last, if it is not that of the representation. Where x is seen as waves, so are their products with y: the mean of
+    these over points is a Fourier coefficient of the function.
     """
 
     def __init__(
@@ -32,7 +33,8 @@ class MeanSetEncoder(nn.Module):
         y_scale: InputScale = AS_GIVEN,
     ) -> None:
         super().__init__()
-        shape = (x_dim + y_dim, hidden or width, layers, activation, residual, width)
+        inputs = x_scale.width(x_dim) + y_dim + (x_scale.width(x_dim) * y_dim if x_scale.waves else 0)
+        shape = (inputs, hidden or width, layers, activation, residual, width)
         self.features = nn.ModuleList(MLP(*shape) for _ in range(paths))
         self.count_feature = count_feature
         self.x_scale, self.y_scale = x_scale, y_scale
@@ -40,7 +42,9 @@ class MeanSetEncoder(nn.Module):
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
-        pairs = torch.cat([self.x_scale(points.x), self.y_scale(points.y)], dim=-1)
+        x, y = self.x_scale(points.x), self.y_scale(points.y)
+        products = [(x[..., :, None] * y[..., None, :]).flatten(-2)] if self.x_scale.waves else []
+        pairs = torch.cat([x, y, *products], dim=-1)
         return torch.cat([path(pairs) for path in self.features], dim=-1)
 
     def aggregate(
@@ -60,6 +64,15 @@ class MeanSetEncoder(nn.Module):
     ) -> Float[Tensor, "*set r"]:
         """The representation of sets whose mean features and sizes are known."""
         return torch.cat([means, torch.log1p(count) / 5], dim=-1) if self.count_feature else means
+
+    @property
+    def point_features(self) -> int:
+        """How many numbers of each point are summed; the logarithm of their count is part of r, not of any point."""
+        return self.size - self.count_feature
+
+    def of_sums(self, sums: Float[Tensor, "*set feature"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
+        """The representation of sets whose encoded points were added up."""
+        return self.with_count(sums / count.clamp(min=1), count)
 
     def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
         """The representation of one set per task."""
