@@ -40,7 +40,8 @@ test: lint
 	$(BIN)/python -m pytest
 
 coverage: install
-	$(BIN)/python -m pytest --cov=nvdp --cov-report=term:skip-covered
+	$(BIN)/python -m faults.coverage
+	$(BIN)/python -m faults page
 
 mutants: install
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[mutants]'

@@ -12,6 +12,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import KLScale
 from nvdp.tasks import TaskBatch
+from nvdp.training.config import WAVES
 from nvdp.training.step import TrainingStep
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -72,11 +73,10 @@ def models() -> Iterator[tuple[str, ModelConfig, Callable[[MetaModel], None]]]:
                 for end, where in ((-1.0, "lower"), (1.0, "upper")):
                     config = ModelConfig(name, rate_bounds=bounds, **SMALL)  # type: ignore[arg-type]
                     yield f"{name}, rates at their {where} bound ({bounds})", config, _rates_at(end)
-            yield (
-                f"{name}, normalised",
-                ModelConfig(name, task_norm=True, rate_norm=True, **SMALL),
-                _untouched,
-            )  # type: ignore[arg-type]
+            normalised = ModelConfig(name, task_norm=True, rate_norm=True, **SMALL)  # type: ignore[arg-type]
+            yield f"{name}, normalised", normalised, _untouched
+            shipped = ModelConfig(name, task_norm=True, **(SMALL | WAVES))  # type: ignore[arg-type]
+            yield f"{name}, as shipped for GP functions", shipped, _untouched
 
 
 def extreme_inputs(precision: str, every: int = 1) -> Tally:

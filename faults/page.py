@@ -6,7 +6,11 @@ from typing import Any
 
 from nvdp.files import write_text
 
-ORDER = ("interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming", "mutants")
+ORDER = (
+    "interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming", "mutants",
+    "coverage",
+)  # fmt: skip
+LONG = 20_000  # steps of a run that counts as one
 TITLES = {
     "interruptions": "Runs that are interrupted",
     "hostile": "Files from strangers",
@@ -17,6 +21,7 @@ TITLES = {
     "threads": "Several threads on one model",
     "streaming": "Tables larger than memory",
     "mutants": "Mutants",
+    "coverage": "Coverage",
 }
 HEAD = """# What was tried, and what happened
 
@@ -53,18 +58,48 @@ def trust_page(results: Path) -> str:
         path = results / f"{name}.json"
         if path.exists():
             parts.append(_section(name, json.loads(path.read_text())))
+        if name == "numbers":
+            parts += _long_runs(results.parent)
     return "\n".join([*parts, RULES.strip(), ""])
 
 
 def _section(name: str, record: dict[str, Any]) -> str:
     if name == "mutants":
         return _mutants(record)
+    if name == "coverage":
+        return _coverage(record)
     lines = [f"## {TITLES[name]}", "", "| tried | times | what happened | wrong |", "| --- | ---: | --- | ---: |"]
     for tried in record["tried"]:
         outcomes = "; ".join(f"{count:,} × {outcome}" for outcome, count in tried["outcomes"].items())
         lines.append(f"| {tried['what']} | {tried['tried']:,} | {outcomes or '–'} | {len(tried['wrong'])} |")
     lines += [_measured(name, tried["numbers"]) for tried in record["tried"] if "numbers" in tried]
     return "\n".join([*lines, ""])
+
+
+def _long_runs(results: Path) -> list[str]:
+    """Steps skipped because a bound or gradient was not finite, in every long run whose result says how many."""
+    rows = []
+    for path in sorted(results.glob("*/cpu-*.json")):
+        result = json.loads(path.read_text())
+        if isinstance(result, dict) and result.get("steps", 0) >= LONG and "skipped" in result:
+            name = f"`{result['config']['model']['name']}`, {result['what']}, {result['name']}"
+            rows.append(f"| {name} | {result['steps']:,} | {result['skipped']} |")
+    head = ["## Long runs", "", "| run | steps | skipped as not finite |", "| --- | ---: | ---: |"]
+    return [*head, *rows, ""] if rows else []
+
+
+def _coverage(record: dict[str, Any]) -> str:
+    below = ", ".join(f"`{name}` {share:.0f} %" for name, share in record["below"].items())
+    return "\n".join(
+        [
+            f"## {TITLES['coverage']}",
+            "",
+            f"`make coverage`: the tests reach {record['covered']:,} of {record['lines']:,} lines of `src/nvdp`,",
+            f"{record['percent']:.1f} %. What runs in processes of its own is not counted.",
+            f"Files below 90 %: {below or 'none'}.",
+            "",
+        ]
+    )
 
 
 def _mutants(record: dict[str, Any]) -> str:

@@ -1,4 +1,8 @@
-"""A queue of runs on a Ray cluster of two nodes of this machine, one of which is killed in the middle."""
+"""A queue of runs on a Ray cluster of two nodes of this machine, one of which is killed in the middle.
+
+Ray prefers an address that others can reach. To keep all of it on 127.0.0.1, have no other:
+``unshare --net sh -c 'ip link set lo up; python -m faults cluster'``.
+"""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """Several seeds of table 1: means, standard errors and paired differences as worked out by hand."""
 
 from nvdp.experiments.report_table1 import table1_section
-from nvdp.experiments.table1 import plan, seeded_name
+from nvdp.experiments.table1 import plan, shipped_name
 
 
 def result(score):
@@ -20,8 +20,8 @@ PAPER = {"learned variance": {}, "fixed variance": {}}
 
 
 def test_seeds_have_means_with_errors_and_differences_seed_by_seed():
-    results = {seeded_name("cnp", seed): result(float(seed)) for seed in range(3)}
-    results |= {seeded_name("nvdp", seed): result(float(seed) + 0.5) for seed in range(3)}
+    results = {shipped_name("cnp", seed): result(float(seed)) for seed in range(3)}
+    results |= {shipped_name("nvdp", seed): result(float(seed) + 0.5) for seed in range(3)}
     text = table1_section(results, PAPER)
     assert "| `cnp` | 1.000 ± 0.577 |" in text
     assert "| `nvdp` | 1.500 ± 0.577 |" in text
@@ -29,12 +29,12 @@ def test_seeds_have_means_with_errors_and_differences_seed_by_seed():
 
 
 def test_without_all_seeds_nothing_is_said_of_them():
-    results = {seeded_name("cnp", seed): result(float(seed)) for seed in range(2)}
+    results = {shipped_name("cnp", seed): result(float(seed)) for seed in range(2)}
     assert "seeds" not in table1_section(results, PAPER)
 
 
 def test_seeds_differ_in_nothing_but_the_seed():
     runs = {run.name: run for run in plan("quick")}
-    first, second = runs["nvdp-learned"], runs["nvdp-learned-seed-2"]
+    first, second = runs["nvdp-shipped"], runs["nvdp-shipped-seed-2"]
     assert first.config.choices() | {"seed": 2} == second.config.choices()
     assert (first.tasks, first.validation_seed) == (second.tasks, second.validation_seed)

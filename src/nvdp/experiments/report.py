@@ -11,7 +11,7 @@ from nvdp.experiments.report_parts import METRICS, runs_section
 from nvdp.experiments.report_table1 import table1_section
 from nvdp.experiments.report_table3 import table3_section
 from nvdp.experiments.results import read_results
-from nvdp.experiments.table1 import NAMES, SHIPPED
+from nvdp.experiments.table1 import NAMES
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 
@@ -118,8 +118,9 @@ def readme_block(folder: Path, budget: str = "cpu") -> str:
         for what in ("attentive", "learning")
         for name, r in read_results(folder, what, budget).items()
     }
-    names = (*NAMES, SHIPPED)
-    rows |= {f"{name}, {r['steps']:,} steps": r for name in names if (r := results.get(f"{name}-learned")) is not None}
+    for label, key in (("{}", "{}-learned"), ("{} as shipped", "{}-shipped")):
+        known = {name: r for name in NAMES if (r := results.get(key.format(name))) is not None}
+        rows |= {f"{label.format(name)}, {r['steps']:,} steps": r for name, r in known.items()}
     if not rows:
         raise InputError(f"{folder} holds no results of the {budget} budget for the README")
     tasks = sorted({result["evaluation"]["tasks"] for result in rows.values()})

@@ -201,7 +201,7 @@ READING: dict[str, dict[str, Any]] = {
     "nvdp-conv": _READING,
     "convcnp": _READING,
 }
-# With these NVDP learns GP functions in a tenth of the steps: `nvdp reproduce recipes`.
+# A model that sees one r of its context needs a tenth of the steps with these (`nvdp reproduce recipes`).
 _RESIDUAL: dict[str, Any] = {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"}
 WAVES: dict[str, Any] = _RESIDUAL | {"x_waves": 8, "aggregation": "bayesian"}
 CELEBA: dict[str, Any] = {"representation": 1_024}
@@ -261,9 +261,9 @@ def preset_config(
         architecture |= NARROW if task == "celeba" else {}
         architecture["task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
         architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
-        architecture |= WAVES if (task, model) == ("gp", "nvdp") else {}
+        architecture |= WAVES if task == "gp" and model not in READING else {}
     training = dict(_PRESETS[preset])
-    if preset in OWN_RECIPE and (task, model) == ("gp", "nvdp"):
+    if preset in OWN_RECIPE and task == "gp" and model not in READING:
         training["optimizer"] = "nadam"
     kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
     if task in IMAGE_TASKS and preset in ("paper", "released"):
