@@ -63,14 +63,14 @@ LIVING_TEXT = """One change at a time from `nvdp-attentive` as shipped, equal st
 the same time), one seed, scored on tasks apart from those of the tables: directions, not verdicts. A posterior is alive
 where sampled functions differ, and differ where the exact posterior is wide."""
 
-RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`. Every run sees as many tasks
-and warms up for a tenth of its steps; one seed and short runs: directions, not verdicts. The tasks that these choices
-were made by are not those of the other tables. `paper` is the paper's recipe: constant rate of 0.0005, no warm-up, no
-clipping, no normalisation of r over tasks."""
+RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`; what lost stands below it.
+Every run sees as many tasks and warms up for a tenth of its steps; one seed and short runs: directions, not verdicts.
+The tasks that these choices were made by are not those of the other tables. What the changes are is told in
+[method](method.md#what-makes-it-learn-in-a-tenth-of-the-steps). `paper-architecture+norm` has the paper's model with r
+normalised over tasks, `paper` the paper's recipe too: Adam at a constant rate of 0.0005, no warm-up, no clipping."""
 
-QUARTER_TEXT = """The paper's recipe at length; the shipped recipe for the same model with a quarter of its steps, which
-does not reach it; and the attentive model, a step of which takes twice as long, which passes it. All ran on a busy
-machine, so their seconds do not compare."""
+QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model, a
+step of which takes twice as long. All ran on a busy machine, so their seconds do not compare."""
 
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates
@@ -99,14 +99,16 @@ FIGURES = {
     },
 }
 
+QUALITY_CAPTION = """Log-likelihood against seconds of training, all models as shipped and NVDP by the paper's recipe, \
+with the paper's final number and the exact GP's."""
+
 
 def _figures(folder: Path, budget: str) -> str:
-    blocks = [
-        f"![{caption}](figures/{name}.png)\n\n*{caption}*"
-        for what, captions in FIGURES.items()
-        if (folder / what / f"{budget}-figure.json").exists()
-        for name, caption in captions.items()
-    ]
+    captions: dict[str, str] = {}
+    for what, of_experiment in FIGURES.items():
+        captions |= of_experiment if (folder / what / f"{budget}-figure.json").exists() else {}
+    captions |= {"bench-quality": QUALITY_CAPTION} if (folder / "bench" / "quality.json").exists() else {}
+    blocks = [f"![{caption}](figures/{name}.png)\n\n*{caption}*" for name, caption in captions.items()]
     return "## Figures\n\n" + "\n\n".join(blocks) if blocks else ""
 
 

@@ -44,10 +44,11 @@ def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) ->
 
 
 def runs_section(results: dict[str, Result], title: str, text: str) -> str:
-    """A section of one table."""
+    """A section of one table, the best run first."""
     if not results:
         return ""
-    table = "\n".join(score_table(results))
+    best_first = sorted(results, key=lambda name: -results[name]["evaluation"]["scores"]["LL"]["mean_parameters"])
+    table = "\n".join(score_table({name: results[name] for name in best_first}))
     tasks = next(iter(results.values()))["evaluation"]["tasks"]
     return f"## {title}\n\n{text} Scored on {tasks:,} tasks.\n\n{table}"
 
