@@ -12,7 +12,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import KLScale
 from nvdp.tasks import TaskBatch
-from nvdp.training.config import WAVES
+from nvdp.training.config import DROPOUT_MODELS, READING, WAVES
 from nvdp.training.step import TrainingStep
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -75,7 +75,8 @@ def models() -> Iterator[tuple[str, ModelConfig, Callable[[MetaModel], None]]]:
                     yield f"{name}, rates at their {where} bound ({bounds})", config, _rates_at(end)
             normalised = ModelConfig(name, task_norm=True, rate_norm=True, **SMALL)  # type: ignore[arg-type]
             yield f"{name}, normalised", normalised, _untouched
-            shipped = ModelConfig(name, task_norm=True, **(SMALL | WAVES))  # type: ignore[arg-type]
+        if name not in READING:
+            shipped = ModelConfig(name, task_norm=name in DROPOUT_MODELS, **(SMALL | WAVES))  # type: ignore[arg-type]
             yield f"{name}, as shipped for GP functions", shipped, _untouched
 
 

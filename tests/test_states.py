@@ -10,6 +10,7 @@ from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
 from nvdp.states import TaskState, encoder_fingerprint, posterior_from_bytes
+from nvdp.tasks import PointSet
 
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 FINGERPRINT_OF_ONES = "54508223600455c0"
@@ -104,6 +105,18 @@ def test_states_from_before_there_were_waves_stay_valid(small_config):
     assert encoder_fingerprint(model).hex() == FINGERPRINT_OF_ONES
     model.encoder.x_scale = dataclasses.replace(model.encoder.x_scale, waves=1)
     assert encoder_fingerprint(model).hex() != FINGERPRINT_OF_ONES
+
+
+def test_points_that_were_never_seen_are_not_forgotten_where_it_can_be_told(small_config, generator):
+    model = build_model(small_config("nvdp", aggregation="bayesian")).eval().requires_grad_(False)
+    x, y = (5 * values for values in torch.randn(2, 200, generator=generator))
+    sure = model.encoder.encode(PointSet.of(x, y))[0, :, 8]  # how sure each point is of the first feature
+    least, surest = sure.argsort()[:2], int(sure.argmax())
+    assert sure[surest] > sure[least].sum()
+    state = TaskState.of(model, x[least], y[least])
+    assert state.forget(x[least[:1]], y[least[:1]]).counts == 1
+    with pytest.raises(InputError, match="cannot forget points that were never observed"):
+        state.forget(x[[surest]], y[[surest]])
 
 
 def test_forgotten_points_leave_nothing(model, make_task):

@@ -167,7 +167,7 @@ class Posterior(TaskPosterior):
         return self._remembered().forget(x, y, mask).posterior()
 
     def to_bytes(self) -> bytes:
-        """What it takes to have this posterior again: a kilobyte or two a task, whatever the number of points."""
+        """What it takes to have this posterior again: one to four kilobytes a task, whatever the number of points."""
         return self._remembered().to_bytes()
 
     def _remembered(self) -> Memory:

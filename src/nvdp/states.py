@@ -1,7 +1,7 @@
 """What a task leaves behind: Σ h(x_i, y_i), the sum of its points' features, and their count n; r = Σ h / n (eq. 3).
 
 A mean over points, plain or weighted, can take in a point, or give one back, without the others. So a state of a
-kilobyte or two stands for a context of any size: new points cost only themselves, and the points need not be kept.
+few kilobytes stands for a context of any size: new points cost only themselves, and the points need not be kept.
 Sums are in float64, in which adding and taking away features of float32 leaves nothing behind but rounding far below
 that of the features.
 """
@@ -93,7 +93,7 @@ class TaskState:
         return self._moved(x, y, mask, 1)
 
     def forget(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Self:
-        """The state without some points that it had taken in; it cannot tell whether it had."""
+        """The state without some points that it had taken in; it cannot always tell whether it had."""
         return self._moved(x, y, mask, -1)
 
     def _moved(self, x: Any, y: Any, mask: Tensor | None, sign: int) -> Self:
@@ -108,6 +108,7 @@ class TaskState:
             )
         # With no points left there is nothing to remember, not even rounding.
         sums = (self.sums + sign * other.sums) * (counts > 0)[:, None]
+        self.model.encoder.check_sums(sums)
         return replace(self, sums=sums, counts=counts)
 
     def representation(self) -> Float[Tensor, "task r"]:

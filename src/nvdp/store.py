@@ -73,7 +73,9 @@ class TaskStore:
                     f"cannot forget {int(points[worst])} points of '{names[worst]}', which has seen "
                     f"{int(counts[worst] + points[worst])}"
                 )
-            self._file.write(names, (sums * (counts > 0)[:, None], counts))
+            sums = sums * (counts > 0)[:, None]
+            self.model.encoder.check_sums(sums)
+            self._file.write(names, (sums, counts))
         seen = counts.tolist()
         return [seen[index] for index in owner]
 

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
+from nvdp.experiments.plan import paper_architecture
+from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale
 from nvdp.training import trainer
@@ -28,8 +30,8 @@ def config(small_config):
     )
 
 
-def weights(config, folder, engine="fused", **options):
-    train(config, folder, machine=Machine("cpu", threads=1, engine=engine), **options)
+def weights(config, folder, engine="fused", precision="32-true", **options):
+    train(config, folder, machine=Machine("cpu", precision=precision, threads=1, engine=engine), **options)
     return load_run(folder)[1].state_dict()
 
 
@@ -49,10 +51,11 @@ def test_an_unknown_engine_is_refused_before_a_folder_is_made(tmp_path, config):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("precision", ["32-true", "64-true"])
 @pytest.mark.parametrize("optimizer", ["adam", "adamw", "nadam"])
-def test_every_optimizer_resumes_bit_for_bit(tmp_path, config, monkeypatch, optimizer):
+def test_every_optimizer_resumes_bit_for_bit(tmp_path, config, monkeypatch, optimizer, precision):
     config = replace(config, optimizer=optimizer)
-    whole = weights(config, tmp_path / "whole")
+    whole = weights(config, tmp_path / "whole", precision=precision)
     take = trainer.Prefetch.take
 
     def broken(self, step):
@@ -63,8 +66,8 @@ def test_every_optimizer_resumes_bit_for_bit(tmp_path, config, monkeypatch, opti
     with monkeypatch.context() as patched:
         patched.setattr(trainer.Prefetch, "take", broken)
         with pytest.raises(KeyboardInterrupt):
-            weights(config, tmp_path / "cut")
-    resumed = weights(config, tmp_path / "cut", resume=True)
+            weights(config, tmp_path / "cut", precision=precision)
+    resumed = weights(config, tmp_path / "cut", precision=precision, resume=True)
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 
 
@@ -85,9 +88,27 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
     )
 
 
+def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_functions():
+    for name in ("nvdp", "cnp", "np+cnp+vp"):
+        shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "paper"))
+        assert (shipped.model.x_waves, shipped.model.aggregation, shipped.optimizer) == (8, "bayesian", "nadam")
+        assert paper_architecture(shipped).model == printed.model
+        assert (printed.model, printed.optimizer) == (ModelConfig(name), "adam")
+    for task, name in (("gp", "nvdp-attentive"), ("mnist", "nvdp"), ("trig", "nvdp")):
+        other = preset_config(task, name, "quick")
+        assert (other.model.x_waves, other.model.aggregation, other.optimizer) == (0, "mean", "adam")
+
+
 def test_pytorch_s_initialisation_is_smaller_where_he_s_was_used():
-    base = preset_config("gp", "nvdp", "cpu").model
+    base = ModelConfig()
     he, own = build_model(base), build_model(replace(base, initialisation="fan-in"))
     ratio = he.encoder.features[0].linears[1].weight / own.encoder.features[0].linears[1].weight
     torch.testing.assert_close(ratio, torch.full_like(ratio, 6**0.5))
     assert torch.equal(he.network.layers[1].weight, own.network.layers[1].weight)
+
+
+def test_residual_networks_have_pytorch_s_initialisation_already():
+    base = ModelConfig(residual=True, aggregation="bayesian")
+    he, own = (dict(build_model(replace(base, initialisation=kind)).named_parameters()) for kind in ("he", "fan-in"))
+    changed = {name for name in he if not torch.equal(he[name], own[name])}
+    assert changed == {f"rates.heads.{index}.weight" for index in range(5)}

@@ -127,6 +127,10 @@ def train(
         "objective": objective,
         "weight_average": weight_average,
     }
+    foreign = [name for name in _given(architecture) if not hasattr(config.model, name)]
+    if foreign:
+        flag = {"x_waves": "waves"}.get(foreign[0], foreign[0]).replace("_", "-")
+        raise InputError(f"--{flag} is for models of regression; {config.model.name} on {task} has no such setting")
     config = replace(
         config,
         model=replace(config.model, **_given(architecture)),

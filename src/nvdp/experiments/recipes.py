@@ -23,7 +23,6 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 MODEL: dict[str, dict[str, Any]] = {
     "no-task-norm": {"task_norm": False},
-    "initialisation-fan-in": {"initialisation": "fan-in"},
     "no-waves": {"x_waves": 0},
     "waves-4": {"x_waves": 4},
     "waves-16": {"x_waves": 16},

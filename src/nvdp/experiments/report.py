@@ -66,18 +66,20 @@ where sampled functions differ, and differ where the exact posterior is wide."""
 RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`; what lost stands below it.
 Every run sees as many tasks and warms up for a tenth of its steps; one seed and short runs: directions, not verdicts.
 The tasks that these choices were made by are not those of the other tables. What the changes are is told in
-[method](method.md#what-makes-it-learn-in-a-tenth-of-the-steps). `paper-architecture+norm` has the paper's model with r
-normalised over tasks, `paper` the paper's recipe too: Adam at a constant rate of 0.0005, no warm-up, no clipping."""
+[method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
+normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 
-QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model, a
-step of which takes twice as long. All ran on a busy machine, so their seconds do not compare."""
+QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model in a
+twentieth of them, each of which takes twice as long. All ran on a busy machine, so their seconds do not compare; what
+each reaches in equal seconds is on the page about [speed](speed.md)."""
 
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates
 sink to the floor, presumably because dropout then only costs likelihood; where the rates are the only path from the
 context, some of them stay alive, and the fit is worse."""
 
-ABLATIONS_TEXT = """One change at a time from the preset's default, which is the row `kl-elbo-0.001`; short runs of
+ABLATIONS_TEXT = """One change at a time from the paper's architecture in the preset's training, which is the row
+`kl-elbo-0.001`; short runs of
 equal steps and one seed: directions, not verdicts. What counts are the scores, the mean dropout rate and the spread of
 sampled functions: a rate at its floor of 0.01 and a spread near zero mean that the posterior has collapsed."""
 

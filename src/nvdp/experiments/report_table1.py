@@ -15,20 +15,22 @@ and CNP, longer* below); the paper's order, NVDP first, is not reached at this l
 LL and PLL of both models it can be given to with mean parameters and learned variance, not their RLL. With fixed
 variance all are within a few hundredths of the paper's and of the ceiling."""
 SHIPPED_TEXT = """The same six as `nvdp train --preset cpu` gives them, {steps} steps, the same tasks: networks see
-waves of x, points are weighted by how sure they are, encoders are residual
-([method](method.md#what-makes-it-learn-in-a-tenth-of-the-steps)); NVDP's r is normalised over tasks as well."""
+waves of x, points are weighted by how sure they are, encoders and rate networks are residual, NAdam takes the steps
+([method](method.md#what-makes-it-learn-sooner)); NVDP's r is normalised over tasks as well."""
 SEEDS_TEXT = """The models as shipped under {seeds} seeds, which change initial weights and training tasks, not
 the tasks that are scored. Mean over seeds of the score with mean parameters; ± is the standard error of that mean. A
 difference is of two models under the same seed."""
 
 
 def table1_section(results: dict[str, Result], paper: dict[str, Any], budget: str = "cpu") -> str:
-    """Both variances, then the seeds."""
+    """Both variances, the models as shipped, then the seeds."""
     if not results:
         return ""
-    lines = ["## Table 1: 1D regression on GP functions", ""]
-    paper_rows = {name: result for name, result in results.items() if not name.partition("-shipped")[1]}
-    lines.append(f"The paper's models: {steps_of(paper_rows)} steps of 16 tasks, one seed; the paper's took 500,000.")
+    lines = ["## Table 1: 1D regression on GP functions"]
+    paper_rows = {name: result for name, result in results.items() if "-shipped" not in name}
+    if paper_rows:
+        steps = steps_of(paper_rows)
+        lines += ["", f"The paper's models: {steps} steps of 16 tasks, one seed; the paper's took 500,000."]
     for variance in ("learned", "fixed"):
         rows = {name: results.get(f"{name}-{variance}") for name in NAMES}
         present = {name: row for name, row in rows.items() if row is not None}
@@ -37,9 +39,9 @@ def table1_section(results: dict[str, Result], paper: dict[str, Any], budget: st
         tasks = next(iter(present.values()))["evaluation"]["tasks"]
         lines += ["", f"### {variance.capitalize()} variance, {tasks} validation tasks", ""]
         lines += list(score_table(present, paper[f"{variance} variance"]))
-    return "\n".join(
-        [*lines, *_shipped(results, paper), *_seeds(results), *(["", WHY_TEXT] if budget == "cpu" else [])]
-    )
+    if paper_rows and budget == "cpu":
+        lines += ["", WHY_TEXT]
+    return "\n".join([*lines, *_shipped(results, paper), *_seeds(results)])
 
 
 def _shipped(results: dict[str, Result], paper: dict[str, Any]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.nn.inputs import InputScale
+from nvdp.nn.mlp import KEEPS_SIGNAL
 from nvdp.nn.set_encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.nn.task_norm import TaskNorm
@@ -141,11 +142,10 @@ class MetaModel(nn.Module, ABC):
         return context, whole
 
     def shrink_to_fan_in(self) -> None:
-        """From He's initialisation to PyTorch's own, √6 times smaller, wherever the former is used."""
-        fan_in_already = ("network.layers", "network.last")  # θ, and the last layer of an NP's decoder
+        """From He's initialisation to PyTorch's own, √6 times smaller, wherever the former was used."""
         with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if parameter.dim() > 1 and "biases" not in name and not name.startswith(fan_in_already):
+            for parameter in self.parameters():
+                if getattr(parameter, KEEPS_SIGNAL, False):
                     parameter.mul_(6**-0.5)
 
     def _check_widths(self, points: PointSet) -> None:

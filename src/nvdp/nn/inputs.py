@@ -1,9 +1,10 @@
-"""What networks see of a value: moved and scaled, so that coordinates of any range meet the same initialisation."""
+"""What networks see of a value: moved and scaled, so that any range meets the same initialisation, and its waves."""
 
 import math
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 
@@ -17,8 +18,8 @@ class InputScale:
 
     >>> InputScale(0.5, 4.0)(torch.tensor([0.0, 1.0]))
     tensor([-2.,  2.])
-    >>> InputScale(waves=2)(torch.tensor([[2.0]]))
-    tensor([[ 2.0000e+00,  1.0000e+00, -8.7423e-08, -4.3711e-08, -1.0000e+00]])
+    >>> InputScale(waves=2)(torch.tensor([[0.0]]))
+    tensor([[0., 0., 0., 1., 1.]])
     """
 
     centre: float = 0.0
@@ -29,7 +30,7 @@ class InputScale:
         """How many numbers networks see of so many."""
         return values * (1 + 2 * self.waves)
 
-    def __call__(self, values: Tensor) -> Tensor:
+    def __call__(self, values: Float[Tensor, "*batch value"]) -> Float[Tensor, "*batch seen"]:
         """The values as networks see them, in the last dimension."""
         if self.centre != 0 or self.scale != 1:
             values = (values - self.centre) * self.scale

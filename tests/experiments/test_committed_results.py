@@ -1,0 +1,19 @@
+"""The committed results are of the runs that are planned now: the same command would not do them anew."""
+
+from pathlib import Path
+
+import pytest
+
+from nvdp.experiments.registry import EXPERIMENTS
+from nvdp.experiments.results import read_results
+from nvdp.training.config import RunConfig
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_committed_result_is_that_of_a_planned_run(name):
+    planned = {run.name: run.config for run in EXPERIMENTS[name].plan("cpu")}
+    for run, result in read_results(RESULTS, name, "cpu").items():
+        assert run in planned, f"{name} has no run '{run}'"
+        assert RunConfig.from_dict(result["config"], run) == planned[run], f"{name}: '{run}' is of another configuration"
