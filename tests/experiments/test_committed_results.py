@@ -16,4 +16,6 @@ def test_every_committed_result_is_that_of_a_planned_run(name):
     planned = {run.name: run.config for run in EXPERIMENTS[name].plan("cpu")}
     for run, result in read_results(RESULTS, name, "cpu").items():
         assert run in planned, f"{name} has no run '{run}'"
-        assert RunConfig.from_dict(result["config"], run) == planned[run], f"{name}: '{run}' is of another configuration"
+        assert RunConfig.from_dict(result["config"], run) == planned[run], (
+            f"{name}: '{run}' is of another configuration"
+        )

@@ -22,7 +22,7 @@ from nvdp.training.run_folder import load_run
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
 NAMES = ("ours", "attentive", "finetune", *MODULES)
 NOTES = {
-    "ours": "the paper's NVDP (pretrained gp-nvdp, or --run): adapt, and predict with mean parameters at 400 targets",
+    "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict with mean parameters at 400 targets",
     "attentive": "the same by the attentive NVDP (pretrained gp), which predicts in closed form",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
     "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",

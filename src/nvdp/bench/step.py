@@ -19,7 +19,7 @@ CELEBA = replace(MNIST, shape="celeba", y_dim=3, representation=1_024, encoder_w
 PAPERS = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 CASES = [replace(shape, model=name) for shape in (GP, MNIST, CELEBA) for name in PAPERS]
 NOTES = {
-    "ours": "the library as shipped: bound, backward, fused Adam; data generation is not part of a step",
+    "ours": "the paper's model, default engine: bound, backward, fused Adam; data generation is not part of a step",
     "compiled": "the same with --engine compiled, where there is a C++ compiler",
     "autograd": "the straightforward version in the same process, hence also with the allocator that keeps freed "
     "memory: the ratio to it is conservative",

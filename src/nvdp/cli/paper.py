@@ -14,8 +14,8 @@ def reproduce(
     what: Annotated[
         str,
         typer.Argument(
-            help="table1, table2, table3, fewshot-choices, learning, recipes, quarter, ablations, figure2, figure3, "
-            "figure4 or figure9."
+            help="table1, table2, table3, figure2, figure3, figure4, figure9, attentive, learning, recipes, quarter, "
+            "ablations, living, fewshot-choices, or all of them."
         ),
     ],
     budget: Annotated[
@@ -44,36 +44,31 @@ def reproduce(
     Finished runs are never repeated; a killed queue goes on where it was when the same command is given again.
     """
     from nvdp.data.fetch import use_data_folder
-    from nvdp.errors import unknown_name
+    from nvdp.errors import InputError, unknown_name
     from nvdp.experiments.executors import executor_named
     from nvdp.experiments.plan import BUDGETS
-    from nvdp.experiments.queue import work_off
-    from nvdp.experiments.registry import experiment_named
-    from nvdp.experiments.results import FIGURE_SUFFIX
-    from nvdp.files import write_text
+    from nvdp.experiments.reproduce import experiments_named, reproduced
     from nvdp.runtime import keep_freed_memory, use_threads
 
-    experiment = experiment_named(what)
+    experiments = experiments_named(what, only)
     if budget not in BUDGETS:
         raise unknown_name("budget", budget, BUDGETS)
     place = executor_named(executor, address)
     use_data_folder(data_dir)
     keep_freed_memory()
     use_threads()
-    if experiment.prepare is not None:
-        experiment.prepare(budget, device)
-    folders = work_off(experiment, budget, out, runs, jobs, device, only, place)
-    typer.echo(f"{what}: {len(folders)} runs done, results in {out / what}")
-    if only is not None:
-        return
-    if experiment.collect is not None and experiment.draw is not None:
-        data = out / what / f"{budget}{FIGURE_SUFFIX}"
-        write_text(data, json.dumps(experiment.collect(folders)) + "\n")
-        for path in experiment.draw(json.loads(data.read_text()), out / what / f"{budget}-{what}.png"):
-            typer.echo(f"drew {path}")
-    if experiment.draw_private is not None:
-        for path in experiment.draw_private(folders):
-            typer.echo(f"drew {path} (stays with the runs)")
+    failed = []
+    for experiment in experiments:
+        try:
+            for line in reproduced(experiment, budget, out, runs, jobs, device, only, place):
+                typer.echo(line)
+        except InputError as error:
+            if len(experiments) == 1:
+                raise
+            typer.echo(f"{experiment.name}: {error}", err=True)
+            failed.append(experiment.name)
+    if failed:
+        raise InputError(f"{len(failed)} of {len(experiments)} experiments failed: {', '.join(failed)}")
 
 
 @app.command()

@@ -1,0 +1,42 @@
+"""``nvdp reproduce all``: every experiment in turn; one that fails stops no other, and is named."""
+
+import json
+
+from command_line import nvdp
+
+from nvdp.errors import InputError
+from nvdp.experiments import reproduce
+from nvdp.experiments.plan import Experiment
+
+
+def failing(budget, device):
+    raise InputError("no features here")
+
+
+def drawn(data, path):
+    path.write_text(json.dumps(data))
+    return [path]
+
+
+def test_all_experiments_are_done_and_what_failed_is_named(tmp_path, monkeypatch):
+    experiments = (
+        Experiment("first", "fails", lambda budget: [], prepare=failing),
+        Experiment("second", "draws", lambda budget: [], collect=lambda folders: [len(folders)], draw=drawn),
+    )
+    monkeypatch.setattr(reproduce, "EXPERIMENTS", {each.name: each for each in experiments})
+    monkeypatch.setattr(
+        reproduce, "work_off", lambda *order: order[2].joinpath(order[0].name).mkdir(parents=True) or {}
+    )
+    outcome = nvdp("reproduce", "all", "--budget", "quick", "--out", tmp_path)
+    assert outcome.returncode == 2
+    assert "first: no features here" in outcome.stderr
+    assert "1 of 2 experiments failed: first" in outcome.stderr
+    assert "second: 0 runs done" in outcome.stdout
+    assert json.loads((tmp_path / "second" / "quick-second.png").read_text()) == [0]
+
+
+def test_only_goes_with_one_experiment(tmp_path):
+    outcome = nvdp("reproduce", "all", "--only", "nvdp", "--out", tmp_path / "new")
+    assert outcome.returncode == 2
+    assert "--only is for the runs of one experiment" in outcome.stderr
+    assert not (tmp_path / "new").exists()
