@@ -5,7 +5,7 @@
 Each task gets four points while the store is filled, in batches of 1,000 tasks. Then random tasks are observed and
 predicted one by one and in batches, per second of the clock and, as a machine may have other work, per second of
 this process's own CPU time. Filling ends after --most-minutes, whatever was reached. The pretrained GP model is
-used: 128 features a task.
+used: 256 sums a task.
 """
 
 import argparse

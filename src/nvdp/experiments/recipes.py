@@ -31,6 +31,7 @@ MODEL: dict[str, dict[str, Any]] = {
     "decoder-x,r": {"decoder_sees": "x,r"},
     "rate-norm": {"rate_norm": True},
 }
+LONGER = 5  # times the steps, for what may be of use in short runs alone
 BATCHES = (4, 8, 32)  # tasks a step, with as many steps as make the same number of tasks
 
 
@@ -44,6 +45,8 @@ def plan(budget: str) -> Sequence[PlannedRun]:
         fewer = steps * base.tasks_per_step // tasks
         runs[f"batch-{tasks}"] = replace(base, tasks_per_step=tasks, steps=fewer, warmup_steps=fewer // 10)
     runs["paper-architecture+norm"] = paper_architecture(base, task_norm=True)
+    runs["shipped-longer"] = replace(base, steps=LONGER * steps, warmup_steps=LONGER * steps // 10)
+    runs["learning-rate-0.002-longer"] = replace(runs["shipped-longer"], learning_rate=2e-3)
     runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
     return [PlannedRun(name, config, _TASKS[budget], validation_seed=TUNING_SEED) for name, config in runs.items()]
 
