@@ -68,8 +68,8 @@ Larger or smaller but more steps win runs as short as these, and the preset `qui
 runs five times as long, the rows named *longer*, little of that is left, and the preset `cpu` has seven times their
 steps. But for these two, every run sees as many tasks and warms up for a tenth of its steps; one seed and short runs:
 directions, not verdicts. The tasks that these choices were made by are not those of the other tables. What the changes
-are is told in [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
-normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
+are is told in [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and
+Adam, with r normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 
 QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model in a
 twentieth of them, each of which takes twice as long. All ran on a busy machine, so their seconds do not compare; what
