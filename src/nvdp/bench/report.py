@@ -76,7 +76,7 @@ def _adapt(settings: Settings) -> list[Row]:
 def _growth(settings: Settings) -> list[Row]:
     if settings.quick:
         return growth.growth_rows(3, 5.0, growth.QUICK_AXES)
-    return growth.growth_rows(15, 60.0)
+    return growth.growth_rows(9, 15.0)
 
 
 def _quality(settings: Settings) -> list[Row]:
