@@ -81,11 +81,11 @@ sink to the floor, presumably because dropout then only costs likelihood; where 
 context, some of them stay alive, and the fit is worse."""
 
 ABLATIONS_TEXT = """One change at a time from the paper's architecture in the preset's training, which is the row
-`kl-elbo-0.001`; short runs of
-equal steps and one seed: directions, not verdicts. What counts are the scores, the mean dropout rate and the spread of
-sampled functions: a rate at its floor of 0.01 and a spread near zero mean that the posterior has collapsed. A rate for each weight
-(`rates-full`) in place of the low-rank product, and noise on weights in place of pre-activations
-(`noise-on-weights`), are within the error of the default; the former takes more than twice the time."""
+`kl-elbo-0.001`; short runs of equal steps and one seed: directions, not verdicts. What counts are the scores, the mean
+dropout rate and the spread of sampled functions: a rate at its floor of 0.01 and a spread near zero mean that the
+posterior has collapsed. A rate for each weight (`rates-full`) in place of the low-rank product, and noise on weights in
+place of pre-activations (`noise-on-weights`), are within the error of the default; the former takes more than twice
+the time."""
 
 
 FIGURES = {
