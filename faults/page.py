@@ -27,7 +27,9 @@ HEAD = """# What was tried, and what happened
 
 Each line was tried on purpose by `python -m faults` and is counted in a file of `results/trust/`, from which this page
 is made. Short versions of most of it run with every `make test`. *Wrong* means a result that differs from that of an
-undisturbed run, damage that goes unnoticed, a value that is not finite, or an error that is not one line.
+undisturbed run, damage that goes unnoticed, a value that is not finite, or an error that is not one line. *Times*
+counts checks: a run that is killed and resumed may be two. Long runs are those of `nvdp reproduce`; mutants and
+coverage have commands of their own.
 """
 RULES = """
 ## The rules behind it

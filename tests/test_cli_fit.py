@@ -2,10 +2,13 @@
 
 import io
 import json
+import os
+import signal
 
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import nvdp
 from typer.testing import CliRunner
 
 from nvdp.cli import app, fit, store  # noqa: F401  (they add their commands)
@@ -47,6 +50,19 @@ def test_a_fit_leaves_a_model_its_scores_beside_two_rivals_and_a_figure(model):
     assert report["recipe"] in report["tried"]
     assert report["tasks"]["training"] + report["tasks"]["ending"] + report["tasks"]["scored"] == 12
     assert all(np.isfinite(list(row.values())).all() for row in report["scores"].values())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch, number, code):
+    growth().to_csv(tmp_path / "table.csv", index=False)
+    once = iter([number])  # a second signal is obeyed at once
+    monkeypatch.setattr(
+        "nvdp.training.fit.TrainingProgress.advance", lambda bar: [os.kill(os.getpid(), each) for each in once]
+    )
+    outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
+    assert outcome.returncode == code
+    assert "stopped; nothing was fitted" in outcome.stderr
+    assert not (tmp_path / "model").exists()
 
 
 def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):

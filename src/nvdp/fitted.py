@@ -1,5 +1,6 @@
 """A model with the units and columns of the table it was fitted to, and its folder: a run's, with fit.json beside."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ def save_fitted(folder: Path, fitted: FittedModel, steps: int, report: dict[str,
 def start_fit(folder: Path, config: RunConfig) -> None:
     """Make the folder, before any time is spent on training."""
     start_run(folder, config, resume=False)
+
+
+def abandon_fit(folder: Path) -> None:
+    """Leave nothing of a fit that was stopped, so that the same command can be given again."""
+    (folder / CONFIG).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # something else has come into it meanwhile
+        folder.rmdir()
 
 
 def load_fitted(name_or_folder: str | Path) -> FittedModel:

@@ -7,7 +7,7 @@ from typing import Any
 
 from nvdp.data.tables import Columns, TaskTable, read_tasks
 from nvdp.errors import InputError
-from nvdp.fitted import FittedModel, save_fitted, start_fit
+from nvdp.fitted import FittedModel, abandon_fit, save_fitted, start_fit
 from nvdp.meta_tasks import Arrays, in_folds, split_held_out, standardised
 from nvdp.rivals import Case, context_gp, mean_curve, model_predictor, score_cases, scored_cases, summary
 from nvdp.scaling import DataScale
@@ -73,17 +73,21 @@ def fit_table(
     scale = DataScale.of([x for x, _ in learning], [y for _, y in learning])
     options = candidates(how.model, standardised(training, scale), len(learning), how.steps, how.seed)
     start_fit(out, options[0].config)
-    outcome = _fit(training, ending, scale, how)
-    scores: CaseScores = {}
-    recipes = []
-    for number, (rest, fold) in enumerate(in_folds(tasks, folds, how.seed) if folds else []):
-        parts = split_held_out(rest, how.seed + 1)
-        fold_scale = DataScale.of([x for x, _ in rest], [y for _, y in rest])
-        fitted = _fit(*parts, fold_scale, how)
-        recipes.append(fitted.recipe)
-        _score(scores, fitted, rest, fold, fold_scale, how.seed + number)
-    if not folds:
-        _score(scores, outcome, learning, scored, scale, how.seed)
+    try:
+        outcome = _fit(training, ending, scale, how)
+        scores: CaseScores = {}
+        recipes = []
+        for number, (rest, fold) in enumerate(in_folds(tasks, folds, how.seed) if folds else []):
+            parts = split_held_out(rest, how.seed + 1)
+            fold_scale = DataScale.of([x for x, _ in rest], [y for _, y in rest])
+            fitted = _fit(*parts, fold_scale, how)
+            recipes.append(fitted.recipe)
+            _score(scores, fitted, rest, fold, fold_scale, how.seed + number)
+        if not folds:
+            _score(scores, outcome, learning, scored, scale, how.seed)
+    except (KeyboardInterrupt, SystemExit):
+        abandon_fit(out)
+        raise
     fitted_model = FittedModel(outcome.config, outcome.model, scale, columns)
     report = {
         "tasks": {

@@ -55,7 +55,11 @@ def fit(
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
     columns = Columns(task, column_names(x), column_names(y))
-    done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet), folds)
+    try:
+        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet), folds)
+    except (KeyboardInterrupt, SystemExit):
+        say(f"stopped; nothing was fitted, and {out} is as it was")
+        raise
     report = done.report
     if left_out := report["rows"]["left_out"]:
         say(f"left out {left_out} of {report['rows']['read']} rows: a cell is empty")

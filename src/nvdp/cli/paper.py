@@ -32,7 +32,8 @@ def reproduce(
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
     executor: Annotated[
-        str, typer.Option(help="Where runs take place: local (processes here) or ray (a cluster; needs nvdp[cluster]).")
+        str,
+        typer.Option(help="Where runs take place: local (processes here) or ray (a cluster; needs nvdp\\[cluster])."),
     ] = "local",
     address: Annotated[
         str | None, typer.Option(help="ray: the cluster's address, e.g. 10.0.0.1:6379. [default: one started here]")

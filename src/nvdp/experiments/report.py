@@ -64,12 +64,13 @@ the same time), one seed, scored on tasks apart from those of the tables: direct
 where sampled functions differ, and differ where the exact posterior is wide."""
 
 RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`; what lost stands below it.
-Larger or smaller but more steps win runs as short as these, and the preset `quick` has a learning rate of 0.002; in
-runs five times as long, the rows named *longer*, little of that is left, and the preset `cpu` has seven times their
-steps. But for these two, every run sees as many tasks and warms up for a tenth of its steps; one seed and short runs:
-directions, not verdicts. The tasks that these choices were made by are not those of the other tables. What the changes
-are is told in [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and
-Adam, with r normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
+Larger or smaller but more steps win runs as short as these, and the preset `quick` has a learning rate of 0.002 for
+NVDP; in runs five times as long, the rows named *longer*, little of that is left, and the preset `cpu` has seven times
+their steps. But for these two, every run sees as many tasks and warms up for a tenth of its steps; one seed and short
+runs: directions, not verdicts. With `decoder-x,r` the rates sink to their floor. The tasks that these choices were made
+by are not those of the other tables. What the changes are is told in
+[method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
+normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 
 QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model in a
 twentieth of them, each of which takes twice as long. All ran on a busy machine, so their seconds do not compare; what
@@ -126,6 +127,8 @@ def readme_block(folder: Path, budget: str = "cpu") -> str:
         for what in ("attentive", "learning")
         for name, r in read_results(folder, what, budget).items()
     }
+    if (longer := read_results(folder, "quarter", budget).get("shipped-recipe")) is not None:
+        rows[f"nvdp as shipped, {longer['steps']:,} steps"] = longer
     for label, key in (("{}", "{}-learned"), ("{} as shipped", "{}-shipped")):
         known = {name: r for name in NAMES if (r := results.get(key.format(name))) is not None}
         rows |= {f"{label.format(name)}, {r['steps']:,} steps": r for name, r in known.items()}

@@ -7,6 +7,7 @@ tasks best. Several candidates (model, regularisation, augmentation) may share t
 
 import copy
 import math
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -61,15 +62,18 @@ def fit_best(
     """The candidate whose model predicts the held-out tasks best; each gets an equal part of steps and seconds.
 
     A shorter trial would end before a candidate learns its tasks by heart. A limit in seconds makes the result depend
-    on the machine's speed.
+    on the machine's speed. Ctrl-C and SIGTERM end it with nothing fitted.
     """
     keep_freed_memory()
     began, outcomes = time.monotonic(), []
-    for tried, candidate in enumerate(candidates):
-        left = None if seconds is None else (seconds - (time.monotonic() - began)) / (len(candidates) - tried)
-        steps = max(1, candidate.config.steps // len(candidates))
-        share = replace(candidate, config=replace(candidate.config, steps=steps))
-        outcomes.append(_fit(share, score, left, progress))
+    with StopRequest() as stop:
+        for tried, candidate in enumerate(candidates):
+            left = None if seconds is None else (seconds - (time.monotonic() - began)) / (len(candidates) - tried)
+            steps = max(1, candidate.config.steps // len(candidates))
+            share = replace(candidate, config=replace(candidate.config, steps=steps))
+            outcomes.append(_fit(share, score, left, progress, stop))
+            if stop.signal is not None:
+                raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(128 + stop.signal)
     chosen = max(range(len(outcomes)), key=lambda index: outcomes[index].score)
     return replace(
         outcomes[chosen],
@@ -79,7 +83,7 @@ def fit_best(
     )
 
 
-def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bool) -> FitOutcome:
+def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bool, stop: StopRequest) -> FitOutcome:
     config = candidate.config
     model: Any = build_model(config.model, config.seed)
     module = TrainingStep(model, config.objective, config.kl)
@@ -87,7 +91,7 @@ def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bo
     began, step, last_check, device = time.monotonic(), 0, 0.0, torch.device("cpu")
     best, best_step, kept, worse = -math.inf, 0, copy.deepcopy(model.state_dict()), 0
     title = f"{config.model.name}, {candidate.name}"
-    with TrainingProgress(title, 100, 0, progress) as bar, StopRequest() as stop:
+    with TrainingProgress(title, 100, 0, progress) as bar:
         done = 0.0
         while done < 1 and worse < PATIENCE and stop.signal is None:
             warm = (step + 1) / max(1, config.warmup_steps)
