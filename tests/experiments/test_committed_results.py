@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from nvdp.experiments.registry import EXPERIMENTS
+from nvdp.experiments.report import readme_block, results_page
 from nvdp.experiments.results import read_results
 from nvdp.training.config import RunConfig
 
-RESULTS = Path(__file__).parents[2] / "results"
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -19,3 +21,8 @@ def test_every_committed_result_is_that_of_a_planned_run(name):
         assert RunConfig.from_dict(result["config"], run) == planned[run], (
             f"{name}: '{run}' is of another configuration"
         )
+
+
+def test_the_pages_are_those_of_the_committed_files():
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(RESULTS)
+    assert readme_block(RESULTS) in (ROOT / "README.md").read_text()
