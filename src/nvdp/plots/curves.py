@@ -27,7 +27,8 @@ def figure_training(
     for index, (name, (x, y)) in enumerate(curves.items()):
         if len(x) != len(y):
             raise InputError(f"curve '{name}' has {len(x)} values of x and {len(y)} of y")
-        colour, line = SERIES_COLOURS[index % len(SERIES_COLOURS)], SERIES_LINES[index % len(SERIES_LINES)]
+        again, place = divmod(index, len(SERIES_COLOURS))  # colours come again with other lines
+        colour, line = SERIES_COLOURS[place], SERIES_LINES[(place + again) % len(SERIES_LINES)]
         axes.plot(x, np.asarray(y), color=colour, linestyle=line, linewidth=1.3, label=name)
     for index, (name, level) in enumerate((reference_lines or {}).items()):
         line = REFERENCE_LINES[index % len(REFERENCE_LINES)]
