@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from faults.coverage import LEAST
 from nvdp.files import write_text
 
 ORDER = (
@@ -98,7 +99,7 @@ def _coverage(record: dict[str, Any]) -> str:
             "",
             f"`make coverage`: the tests reach {record['covered']:,} of {record['lines']:,} lines of `src/nvdp`,",
             f"{record['percent']:.1f} %. What runs in processes of its own is not counted.",
-            f"Files below 90 %: {below or 'none'}.",
+            f"Files below {LEAST:.0f} %: {below or 'none'}.",
             "",
         ]
     )

@@ -58,7 +58,7 @@ def fit(
     try:
         done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet), folds)
     except (KeyboardInterrupt, SystemExit):
-        say(f"stopped; nothing was fitted, and {out} is as it was")
+        say(f"stopped; nothing was fitted, and nothing is left in {out}")
         raise
     report = done.report
     if left_out := report["rows"]["left_out"]:

@@ -53,7 +53,7 @@ LEARNING_TEXT = """The paper's architecture, learned variance, same steps and sa
 trains 500,000 steps."""
 
 ATTENTIVE_TEXT = """Models whose targets read the context themselves, learned variance, the validation tasks of table 1.
-Steps were chosen to take as long as the 10,000 of NVDP's row there when timed alone; the seconds below are of a busier
+Steps were chosen to take as long as 10,000 of the paper's NVDP when timed alone; the seconds below are of a busier
 machine. In `nvdp-attentive` and `nvdp-conv` the last
 layer is integrated out: *mean* is that closed form with the other layers at their mean, *E log* and *log E* sample the
 other layers alone. Sampled functions, and so *spread*, are drawn from all layers. *spread ~ exact std* is the

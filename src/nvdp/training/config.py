@@ -248,6 +248,7 @@ def preset_config(
     if preset not in _PRESETS:
         raise unknown_name("preset", preset, _PRESETS)
     spec = model_spec(model)
+    sooner = preset in OWN_RECIPE and task == "gp" and model not in READING
     source = task_source(task, data)
     architecture: dict[str, Any] = {"x_dim": source.x_dim, "y_dim": source.y_dim}
     architecture |= TOY if task == "trig" else CELEBA if task == "celeba" else {}
@@ -261,9 +262,9 @@ def preset_config(
         architecture |= NARROW if task == "celeba" else {}
         architecture["task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
         architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
-        architecture |= WAVES if task == "gp" and model not in READING else {}
+        architecture |= WAVES if sooner else {}
     training = dict(_PRESETS[preset])
-    if preset in OWN_RECIPE and task == "gp" and model not in READING:
+    if sooner:
         training["optimizer"] = "nadam"
         if (model, preset) == ("nvdp", "quick"):
             training["learning_rate"] = 2e-3  # wins short runs; the longer, the less it matters
