@@ -89,9 +89,10 @@ class TaskPosterior(Distribution, ABC):
 
     def _outputs_at(self, x: Tensor, samples: int, generator: torch.Generator | int | None) -> Tensor:
         """Outputs (sample, task, point, output) without gradients; one sample with φ at its mean if `samples` is 0."""
-        generator = self._checked(x, samples, generator)
         with torch.no_grad():
-            return self.predictive_outputs(x, samples, generator) if samples else self.mean_outputs(x)[None]
+            if samples == 0:
+                return self.mean_outputs(x)[None]
+            return self.predictive_outputs(x, samples, self._checked(x, samples, generator))
 
     @staticmethod
     def _checked(x: Tensor, samples: int, generator: torch.Generator | int | None) -> torch.Generator:

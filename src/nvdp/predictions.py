@@ -30,11 +30,13 @@ class Prediction:
     @property
     def mean(self) -> Float[Tensor, "*task point y"]:
         """Predictive mean."""
-        return self.functions.mean(0)
+        return self.functions[0] if len(self.functions) == 1 else self.functions.mean(0)
 
     @property
     def std(self) -> Float[Tensor, "*task point y"]:
         """Predictive standard deviation: noise and disagreement of the functions together."""
+        if len(self.functions) == 1:
+            return self.stds[0]
         return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
 
     @property

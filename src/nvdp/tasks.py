@@ -3,6 +3,7 @@
 Tasks of different sizes share a batch through masks. A padded entry is zero and never reaches a result.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
@@ -19,12 +20,16 @@ def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
 
     A flat list of numbers is one feature. Integers become float32, float64 stays float64.
     """
-    tensor = as_tensor(values, name)
+    tensor = _as_matrix(as_tensor(values, name), name)
+    check_finite(tensor, name)
+    return tensor
+
+
+def _as_matrix(tensor: Tensor, name: str) -> Float[Tensor, "point feature"]:
     if tensor.dim() == 1:
         tensor = tensor[:, None]
     if tensor.dim() != 2:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, features)")
-    check_finite(tensor, name)
     return tensor
 
 
@@ -39,6 +44,8 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 def check_finite(tensor: Tensor, name: str) -> None:
     """Refuse NaN and infinity, quoting the first place."""
+    if math.isfinite(tensor.detach().sum()):  # a fifth of the time of a look at every value; huge ones may overflow
+        return
     if not torch.isfinite(tensor).all():
         bad = torch.nonzero(~torch.isfinite(tensor))[0]
         value = tensor[tuple(bad)].item()
@@ -60,6 +67,8 @@ class PointSet:
 
     def like(self, other: Tensor) -> Self:
         """The same points in the precision and on the device of another tensor."""
+        if self.x.dtype == self.y.dtype == other.dtype and self.x.device == self.mask.device == other.device:
+            return self
         return replace(self, x=self.x.to(other), y=self.y.to(other), mask=self.mask.to(other.device))
 
     def copy(self) -> Self:
@@ -77,7 +86,7 @@ class PointSet:
             raise InputError("a context needs both x and y; y is missing")
         x, y = as_tensor(x, "x"), as_tensor(y, "y")
         if x.dim() < 3:
-            x, y = as_points(x, "x")[None], as_points(y, "y")[None]
+            x, y = _as_matrix(x, "x")[None], _as_matrix(y, "y")[None]
         if x.dim() != 3 or y.dim() != 3:
             raise InputError(
                 f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected (tasks, points, features) for both"

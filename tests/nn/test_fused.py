@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 from nvdp.nn import fused
 from nvdp.nn.dropout_linear import DropoutLinear, LocalNoise
 from nvdp.nn.rates import LayerRates, RateBounds, dropout_kl
+from nvdp.randomness import tabled_normal
 
 FLOOR = 0.01
 TASKS, POINTS, K, D = 3, 5, 7, 4
@@ -86,7 +87,7 @@ def test_values_and_gradients_are_those_of_local_noise(
 ) -> None:
     layer, inputs = layer_and_inputs(dtype)
     vectors = experts(dtype)
-    noise = torch.randn(TASKS, POINTS, D, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    noise = tabled_normal((TASKS, POINTS, D), inputs, torch.Generator().manual_seed(1))
     way = LocalNoise(torch.Generator().manual_seed(1))
     leaves = (inputs, layer.weight, layer.bias, *vectors)
 

@@ -159,8 +159,7 @@ def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(gen
 def test_normalised_sets_that_are_equal_have_equal_rates(generator):
     network = RateNetwork(4, [(3, 8), (8, 2)], 8, 2, "leaky_relu", normalise=True)
     r = torch.randn(6, 4, generator=generator)
-    for layer in network(r, r.clone()):
-        context, whole = layer.split(6)
+    for context, whole in zip(*network.of_sets(r, r.clone()), strict=True):
         torch.testing.assert_close(context.weight(), whole.weight())
 
 
@@ -176,5 +175,5 @@ def test_full_rates_hold_matrices_that_no_product_can_and_start_where_a_product_
     (rates,) = network(torch.randn(5, 4, generator=generator))
     torch.testing.assert_close(rates.mean(), torch.full((5,), 0.01 + 0.98 * START_RATE))
     torch.testing.assert_close(rates.bias().mean(-1), rates.mean())
-    first, second = rates.split(3)
-    assert (len(first.weight()), len(second.weight())) == (3, 2)
+    (first,), (second,) = network.of_sets(*torch.randn(2, 3, 4, generator=generator))
+    assert (len(first.weight()), len(second.weight())) == (3, 3)

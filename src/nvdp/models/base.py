@@ -18,7 +18,7 @@ from nvdp.nn.set_encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors import Features, Memory, Posterior
-from nvdp.tasks import PointSet, TaskBatch
+from nvdp.tasks import PointSet, TaskBatch, as_tensor
 
 SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
     "mean": MeanSetEncoder,
@@ -106,15 +106,16 @@ class MetaModel(nn.Module, ABC):
         (tasks, points) of the real entries. They are taken to the model's precision and device. An empty context
         gives the prior. The posterior goes on learning by ``update`` and ``forget``.
         """
-        points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
+        given = isinstance(x, PointSet)
+        points = x if given else PointSet.of(x := as_tensor(x, "x"), y, mask)
         self._check_widths(points)
         points = points.like(next(self.parameters()))
         (representation,) = self.represent(self.encoder.encode(points), points.mask)
         posterior = self.posterior(representation, self.read(points))
-        posterior.single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
+        posterior.single = not given and x.dim() < 3
         if self.remembers:
             # A caller may write into its arrays before the points are asked for again.
-            kept = points if isinstance(x, PointSet) else points.copy()
+            kept = points if given else points.copy()
             posterior.memory = partial(self._memory, kept, posterior.single)
         return posterior
 

@@ -52,9 +52,8 @@ class NVDP(MetaModel):
         self, *representations: Float[Tensor, "task r"], read: Features | None = None
     ) -> tuple[DropoutPosterior, ...]:
         """The rates of all sets as one batch: half the calls and half the reading of the rate networks' weights."""
-        by_layer = [layer.split(len(representations[0])) for layer in self.rates(*representations)]
-        by_set = zip(*by_layer, strict=True)
-        return tuple(self._with_rates(r, rates, read) for r, rates in zip(representations, by_set, strict=True))
+        by_set = zip(representations, self.rates.of_sets(*representations), strict=True)
+        return tuple(self._with_rates(r, rates, read) for r, rates in by_set)
 
     def _likelihood(self) -> GaussianLikelihood:
         return GaussianLikelihood(self.config.y_dim, self.config.variance, self.config.min_std)

@@ -63,12 +63,9 @@ class ActivationRates(RateNetwork):
         self, representation: Float[Tensor, "row r"], first: DropoutLinear, inputs: Float[Tensor, "row k"]
     ) -> tuple[LayerRates, LayerRates]:
         """Rates from a class's representation and what the network's first layer is given for it."""
-        one, two = (
-            self.layer_rates(index, self._with_activations(index, h, standardised(z)))
-            for index, (h, z) in enumerate(
-                zip(self.hidden(representation), (inputs, inputs @ first.weight), strict=True)
-            )
-        )
+        seen = zip(self.hidden(representation), (inputs, inputs @ first.weight), strict=True)
+        logits = [self._with_activations(index, h, standardised(z)) for index, (h, z) in enumerate(seen)]
+        ((one, two),) = self.of_logits(logits)
         return one, two
 
     def _with_activations(self, index: int, h: Tensor, z: Float[Tensor, "row k"]) -> Float[Tensor, "row logit"]:

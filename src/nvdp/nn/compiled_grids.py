@@ -34,14 +34,13 @@ def _gradients(
 
 
 def _kl(u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-    p, p_hat, span = _rates(u, b, floor), _rates(u_hat, b_hat, floor), 1 - 2 * floor
+    p, p_hat = _rates(u, b, floor), _rates(u_hat, b_hat, floor)
     v, over_v_hat = p * (1 - p), 1 / (p_hat * (1 - p_hat))
     d = p - p_hat
     e = d * over_v_hat
     delta = e * (1 - p - p_hat)
     twice_kl = (delta - torch.log1p(delta) + d * e).sum((1, 2))
-    p_gradient = 0.5 * span * e * (1 - p - p_hat + 2 * p * p_hat) / v
-    return twice_kl, p_gradient, span * e * (1 - 0.5 * over_v_hat)
+    return twice_kl, e * (1 - p - p_hat + 2 * p * p_hat) / v, e * (1 - 0.5 * over_v_hat)
 
 
 def compiled_grids() -> Grids:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from nvdp.nn.fused import VARIANCE_FLOOR
 from nvdp.nn.inputs import AS_GIVEN, InputScale
-from nvdp.nn.mlp import activation_named, fan_in_uniform
+from nvdp.nn.mlp import activated, activation_named, fan_in_uniform
+from nvdp.nn.products import affine
 from nvdp.nn.rates import LayerRates
-from nvdp.randomness import standard_normal
+from nvdp.randomness import standard_normal, tabled_normal
 
 
 class DropoutLinear(nn.Module):
@@ -51,9 +52,8 @@ class MeanWeights:
         self, layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
     ) -> Float[Tensor, "task point d"]:
         """Mean pre-activations."""
-        weight = (1 - rates.weight()) * layer.weight
-        bias = (1 - rates.bias()) * layer.bias
-        return torch.baddbmm(bias[:, None], inputs, weight)
+        keep_weight, keep_bias = rates.keep()
+        return affine(inputs, keep_weight * layer.weight, keep_bias * layer.bias)
 
 
 class SampledWeights:
@@ -120,7 +120,7 @@ class LocalNoise:
     ) -> Float[Tensor, "task point d"]:
         """Noisy pre-activations."""
         shape = (*inputs.shape[:-1], layer.shape[1])
-        return self.compute(layer, inputs, rates, standard_normal(shape, inputs, self.generator))
+        return self.compute(layer, inputs, rates, tabled_normal(shape, inputs, self.generator))
 
 
 class DropoutNetwork(nn.Module):
@@ -160,7 +160,7 @@ class DropoutNetwork(nn.Module):
         """What the last layer sees of each point."""
         h = self.inputs(x, seen)
         for layer, layer_rates in zip(list(self.dropout_layers())[:-1], rates[:-1], strict=True):
-            h = self.activation(way(layer, h, layer_rates))
+            h = activated(self.activation, way(layer, h, layer_rates))
         return h
 
     def forward(

@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nvdp.nn.grids import PLAIN, Grids, parameter_gradients
+from nvdp.nn.grids import KL_FACTORS, PLAIN, Grids, parameter_gradients
+from nvdp.nn.products import affine, outer
 
 VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
 NUMBERS_AT_ONCE = 2**19  # of each of the KL's eight grids: bounds memory; smaller pieces cost more calls than they save
@@ -121,18 +122,19 @@ class _LocalNoise(torch.autograd.Function):
         mean_bias = keep_bias * bias
         dropped_bias = bias - mean_bias
         variance_bias = mean_bias * dropped_bias
-        std = torch.baddbmm(variance_bias.add_(VARIANCE_FLOOR)[:, None], inputs.square(), variance_weight).sqrt_()
-        outputs = torch.baddbmm(mean_bias[:, None], inputs, mean_weight).addcmul_(std, noise)
+        squares = inputs.square()
+        std = affine(squares, variance_weight, variance_bias.add_(VARIANCE_FLOOR)).sqrt_()
+        outputs = affine(inputs, mean_weight, mean_bias).addcmul_(std, noise)
         noise_over_std = torch.div(noise, std, out=std)  # all that the gradient needs of the two
         of_bias, of_weight = (keep_bias, dropped_bias), (mean_weight, variance_weight, *kept)
-        ctx.save_for_backward(*tensors[:-1], noise_over_std, minus_su, *of_bias, *of_weight)
+        ctx.save_for_backward(*tensors[:-1], squares, noise_over_std, minus_su, *of_bias, *of_weight)
         ctx.grids, ctx.floor = grids, floor
         return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, weight, bias, rows, columns, layer, noise_over_std, minus_su, *saved = ctx.saved_tensors
+        inputs, weight, bias, rows, columns, layer, squares, noise_over_std, minus_su, *saved = ctx.saved_tensors
         keep_bias, dropped_bias, mean_weight, variance_weight, *kept = saved
         h = gradient * noise_over_std
 
@@ -141,7 +143,7 @@ class _LocalNoise(torch.autograd.Function):
             inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
             inputs_gradient.baddbmm_(gradient, mean_weight.mT)
 
-        mean_gradient, h_sums = torch.bmm(inputs.mT, gradient), torch.bmm(inputs.square().mT, h)
+        mean_gradient, h_sums = outer(inputs, gradient), outer(squares, h)
         weight_gradient, grid = ctx.grids.gradients(
             weight, minus_su, columns, ctx.floor, tuple(kept), mean_gradient, h_sums
         )
@@ -189,7 +191,12 @@ def _kl_of_rows(
 ) -> list[Any]:
     """[2 KL, (∂KL/∂u, ∂KL/∂b) of q, the same of p] over the grid of all rows given."""
     twice_kl, *sides = grids.kl(us[0], columns[0], us[1], columns[1], floor, with_gradients)
-    return [twice_kl, *(_expert_gradients(grid, *ub) for grid, *ub in zip(sides, us, columns, strict=False))]
+    gradients = []
+    for grid, u, b, factor in zip(sides, us, columns, KL_FACTORS, strict=False):
+        of_u, of_b = _expert_gradients(grid, u, b)
+        scale = factor * (1 - 2 * floor)  # ∂P/∂(u bᵀ) = s
+        gradients.append((of_u.mul_(scale), of_b.mul_(scale)))
+    return [twice_kl, *gradients]
 
 
 def _kl_in_pieces(

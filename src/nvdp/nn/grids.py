@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 Kept = tuple[Tensor, ...]
+KL_FACTORS = (0.5, 1.0)  # of the gradients of KL by P and P̂: cheaper on what is made from the grids than on these
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Grids:
     gradients: Callable[[Tensor, Tensor, Tensor, float, Kept, Tensor, Tensor], tuple[Tensor, Tensor]]
     """(θ, −s u, b, ε, kept, ∂M, H) ↦ ∂θ and s ∂P, with H = (A²)ᵀh = 2 ∂V; ∂M and H may be overwritten."""
     kl: Callable[[Tensor, Tensor, Tensor, Tensor, float, bool], tuple[Tensor, ...]]
-    """(u, b, û, b̂, ε, with gradients) ↦ 2 KL of each task and, if wanted, s ∂KL/∂P and s ∂KL/∂P̂."""
+    """(u, b, û, b̂, ε, with gradients) ↦ 2 KL of each task and, if wanted, 2 ∂KL/∂P and ∂KL/∂P̂: see `KL_FACTORS`."""
 
 
 def rate_grid(u: Tensor, b: Tensor, floor: float) -> Tensor:
@@ -59,13 +60,6 @@ def parameter_gradients(
 def plain_kl(
     u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float, with_gradients: bool
 ) -> tuple[Tensor, ...]:
-    """2 KL and the gradients."""
-    twice_kl, *gradients = _twice_kl(rate_grid(u, b, floor), rate_grid(u_hat, b_hat, floor), floor, with_gradients)
-    scale = 0.5 * (1 - 2 * floor)  # half of 2 KL, and ∂P/∂(u bᵀ) = s; p's grid came halved
-    return twice_kl, *(grid.mul_(factor) for grid, factor in zip(gradients, (scale, 2 * scale), strict=False))
-
-
-def _twice_kl(p: Tensor, p_hat: Tensor, floor: float, with_gradients: bool) -> tuple[Tensor, ...]:
     """2 KL summed over the grid and, if wanted, 2 ∂KL/∂P and ∂KL/∂P̂ on it (half of the other, by one call).
 
     With d = P − P̂, v = P(1−P) and e = d/v̂:
@@ -73,7 +67,7 @@ def _twice_kl(p: Tensor, p_hat: Tensor, floor: float, with_gradients: bool) -> t
     All are exactly 0 for P = P̂. Gradients lose no digits near it; the sum of first-order terms leaves the value an
     error of some 1e-7 a weight.
     """
-    tasks = len(p)
+    tasks, p, p_hat = len(u), rate_grid(u, b, floor), rate_grid(u_hat, b_hat, floor)
     v, v_hat = torch.addcmul(p, p, p, value=-1), torch.addcmul(p_hat, p_hat, p_hat, value=-1)
     e = torch.sub(p, p_hat).div_(v_hat)
     ratio = torch.div(v, v_hat)
@@ -87,12 +81,12 @@ def _twice_kl(p: Tensor, p_hat: Tensor, floor: float, with_gradients: bool) -> t
 
 
 def _sum_of_logs(ratios: Float[Tensor, "task number"], floor: float) -> Float[Tensor, " task"]:
-    """Σ log over each row, as the log of products of eight ratios, or of fewer where these might overflow.
+    """Σ log over each row, as the log of products of sixteen ratios, or of fewer where these might overflow.
 
     A ratio of variances is at most ¼ / ε(1−ε): 25 for the paper's floor of 0.01.
     """
     most = 0.25 / (floor * (1 - floor))
-    for _ in range(3):
+    for _ in range(4):
         most *= most
         half, odd = divmod(ratios.shape[1], 2)
         if odd or most > 1e30:

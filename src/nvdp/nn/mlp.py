@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 from nvdp.nn.inputs import AS_GIVEN, InputScale
 
-Activation = Callable[[Tensor], Tensor]
+Activation = Callable[..., Tensor]
 
 ACTIVATIONS: dict[str, Activation] = {
     "relu": F.relu,
@@ -22,6 +22,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "mish": F.mish,
 }
+IN_PLACE, IN_PLACE_WITHOUT_GRADIENT = {F.relu, F.leaky_relu}, {F.silu, F.mish}
 
 
 KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
@@ -36,6 +37,13 @@ def activation_named(name: str) -> Activation:
     if name not in ACTIVATIONS:
         raise InputError(f"unknown activation '{name}'; there are {', '.join(ACTIVATIONS)}")
     return ACTIVATIONS[name]
+
+
+def activated(activation: Activation, fresh: Tensor) -> Tensor:
+    """The activation of values that nothing else holds, such as a product: in place where no gradient needs them."""
+    if activation in IN_PLACE or (activation in IN_PLACE_WITHOUT_GRADIENT and not torch.is_grad_enabled()):
+        return activation(fresh, inplace=True)
+    return activation(fresh)
 
 
 def fan_in_uniform(*shape: int, fan_in: int) -> nn.Parameter:
@@ -87,7 +95,7 @@ class MLP(nn.Module):
         """Features of x."""
         if self.norms is None:
             for linear in self.linears:
-                x = self.activation(linear(x))
+                x = activated(self.activation, linear(x))
             return x
         h = self.linears[0](x)
         for norm, linear in zip(self.norms[:-1], self.linears[1:], strict=True):
@@ -119,7 +127,7 @@ class StackedMLP(nn.Module):
         h = x.expand(len(self.weights[0]), *x.shape)
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             if not self.residual:
-                h = self.activation(torch.baddbmm(bias, h, weight))
+                h = activated(self.activation, torch.baddbmm(bias, h, weight))
             elif layer == 0:
                 h = torch.baddbmm(bias, h, weight)
             else:
@@ -172,9 +180,9 @@ class ConditionedMLP(nn.Module):
         """Outputs at x under every condition."""
         shared = self.first_condition(condition).unsqueeze(-2)  # (*sample, task, 1, width)
         inputs = self.scale(x) if features is None else torch.cat([self.scale(x), features], dim=-1)
-        h = self.activation(inputs @ self.first_x + shared)
+        h = activated(self.activation, inputs @ self.first_x + shared)
         for linear in self.hidden:
-            h = self.activation(linear(h))
+            h = activated(self.activation, linear(h))
         return self.last(h)
 
     def at(self, x: Float[Tensor, "task point x"]) -> Callable[[Tensor], Tensor]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import cast
 
 import torch
@@ -62,16 +63,19 @@ class LayerRates:
         scaled_rows = self.rows * self.layer
         return self.bounds(scaled_rows[:, :, None] * self.columns[:, None, :])
 
+    def keep(self) -> tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]:
+        """1 − P of the weight matrix and of the bias, by as few calls as the bounds allow."""
+        if not self.low_rank:
+            return 1 - self.weight(), 1 - self.bias()
+        minus_layer = self.layer * (2 * self.bounds.floor - 1)
+        weight = torch.mul((self.rows * minus_layer)[:, :, None], self.columns[:, None, :])
+        return weight.add_(1 - self.bounds.floor), (self.columns * minus_layer).add_(1 - self.bounds.floor)
+
     def mean(self) -> Float[Tensor, " task"]:
         """The mean of P over the weight matrix; without the matrix where the bounds allow it."""
         if self.bounds.kind == "clip":
             return self.weight().mean((-2, -1))
         return self.bounds(self.rows.mean(-1) * self.columns.mean(-1) * self.layer[:, 0])
-
-    def split(self, tasks: int) -> tuple["LayerRates", ...]:
-        """The rates of consecutive groups of that many tasks."""
-        parts = zip(self.rows.split(tasks), self.columns.split(tasks), self.layer.split(tasks), strict=True)
-        return tuple(type(self)(*experts, self.bounds) for experts in parts)
 
     def bias(self) -> Float[Tensor, "task d"]:
         """P of the bias: s(b) s(c), bounded."""
@@ -158,20 +162,26 @@ class RateNetwork(nn.Module):
         self.heads = nn.ModuleList(heads)
         self.temperature = nn.Parameter(torch.full((len(widths),), TEMPERATURE_START))
 
-    def forward(self, *representations: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
-        """The rates of every layer for each task; for several sets of each task, one set after the other."""
-        hidden = self.hidden(torch.cat(representations))  # (layer, task, width)
-        return tuple(
-            self.layer_rates(index, self._logits(index, h, len(representations))) for index, h in enumerate(hidden)
-        )
+    def forward(self, representation: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
+        """The rates of every layer for each task."""
+        return self.of_sets(representation)[0]
 
-    def layer_rates(self, index: int, logits: Float[Tensor, "task logit"]) -> LayerRates:
-        """s(·/τ) of one layer's (a, b, c)."""
-        tau = self.temperature[index].clamp(*TEMPERATURE_RANGE)
+    def of_sets(self, *representations: Float[Tensor, "task r"]) -> tuple[tuple[LayerRates, ...], ...]:
+        """The rates of every layer for several sets of each task, all sets as one batch."""
+        hidden, sets = self.hidden(torch.cat(representations)), len(representations)  # (layer, set and task, width)
+        return self.of_logits([self._logits(index, h, sets) for index, h in enumerate(hidden)], sets)
+
+    def of_logits(self, logits: Sequence[Float[Tensor, "row _"]], sets: int = 1) -> tuple[tuple[LayerRates, ...], ...]:
+        """s(·/τ) of every layer's (a, b, c), all experts by one call; rows are of one set after the other."""
+        taus = self.temperature.clamp(*TEMPERATURE_RANGE).unbind()
+        scaled = torch.cat([layer / tau for layer, tau in zip(logits, taus, strict=True)], dim=-1)
         # In the weights' precision even under autocast: near its bounds a rate needs its digits.
-        experts = torch.sigmoid((logits / tau).to(tau.dtype))
-        rows, columns, layer = experts.split(self.parts[index], dim=-1)
-        return self.kind(rows, columns, layer, self.bounds)
+        experts = torch.sigmoid(scaled.to(self.temperature.dtype))
+        return tuple(self._by_layer(own) for own in experts.chunk(sets))
+
+    def _by_layer(self, experts: Float[Tensor, "task expert"]) -> tuple[LayerRates, ...]:
+        parts = experts.split(list(chain(*self.parts)), dim=-1)
+        return tuple(self.kind(*layer, self.bounds) for layer in zip(*[iter(parts)] * 3, strict=True))
 
     def _logits(self, index: int, h: Float[Tensor, "task width"], sets: int) -> Float[Tensor, "task logit"]:
         head = cast(nn.Linear, self.heads[index])

@@ -32,7 +32,7 @@ class BayesianSetEncoder(MeanSetEncoder):
     def encode(self, points: PointSet) -> Float[Tensor, "task point twice"]:
         """Features and precisions of every entry."""
         features = super().encode(points)
-        precision = 1 / (F.softplus(self.raw_variance(features)) + SMALLEST_VARIANCE)
+        precision = F.softplus(self.raw_variance(features)).add_(SMALLEST_VARIANCE).reciprocal_()
         return torch.cat([features * precision, precision], dim=-1)
 
     def aggregate(

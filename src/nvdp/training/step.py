@@ -51,7 +51,8 @@ class TrainingStep(nn.Module):
         """The bound and the numbers to log."""
         bound = self.objective(self.model, TaskBatch(x, y, is_context, mask), self.scale, generator)
         numbers = {"bound": bound.value, "LL": bound.log_likelihood.detach(), "KL": bound.kl.detach()}
-        rates = bound.posterior.mean_rates()
+        with torch.no_grad():
+            rates = bound.posterior.mean_rates()
         if rates is not None:
-            numbers["rate"] = rates.detach().mean()
+            numbers["rate"] = rates.mean()
         return numbers

@@ -1,0 +1,34 @@
+"""Batched matrix products, each in the layout in which it is fast.
+
+A product whose result has few columns takes several times as long as the same one transposed, with few rows.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+NARROW = 8  # columns
+
+
+def affine(
+    inputs: Float[Tensor, "task point k"], weight: Float[Tensor, "task k d"], bias: Float[Tensor, "task d"]
+) -> Float[Tensor, "task point d"]:
+    """A W + b of every task.
+
+    >>> affine(torch.ones(1, 3, 2), torch.ones(1, 2, 1), torch.ones(1, 1))[0, :, 0]
+    tensor([3., 3., 3.])
+    """
+    if weight.shape[-1] > NARROW:
+        return torch.baddbmm(bias[:, None], inputs, weight)
+    return torch.baddbmm(bias[:, :, None], weight.mT.contiguous(), inputs.mT).mT.contiguous()
+
+
+def outer(inputs: Float[Tensor, "task point k"], gradient: Float[Tensor, "task point d"]) -> Float[Tensor, "task k d"]:
+    """AᵀG of every task: the gradient of a weight matrix.
+
+    >>> outer(torch.ones(1, 3, 2), torch.ones(1, 3, 1))[0, :, 0]
+    tensor([3., 3.])
+    """
+    if gradient.shape[-1] > NARROW:
+        return torch.bmm(inputs.mT, gradient)
+    return torch.bmm(gradient.mT.contiguous(), inputs).mT
