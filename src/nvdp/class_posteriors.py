@@ -101,7 +101,7 @@ class ClassDropoutPosterior(ClassPosterior):
     ) -> None:
         rows = rates[0].rows
         super().__init__(rows.new_empty(len(rows) // way, 1), x_dim)
-        self.rates, self.network, self.way = tuple(rates), network, way
+        self.rates, self.network, self.way = rates, network, way
         self.representation, self.engine = representation, engine
 
     @property
@@ -216,8 +216,7 @@ def _with_one(x: Float[Tensor, "task point x"]) -> Tensor:
 
 @register_kl(ClassDropoutPosterior, ClassDropoutPosterior)
 def _kl_dropout(q: ClassDropoutPosterior, p: ClassDropoutPosterior) -> Float[Tensor, " task"]:
-    layers = [q.engine.kl(*pair) for pair in zip(q.rates, p.rates, strict=True)]
-    return torch.stack(layers).sum(0).unflatten(0, (-1, q.way)).sum(1)
+    return q.engine.kl(q.rates, p.rates).unflatten(0, (-1, q.way)).sum(1)
 
 
 @register_kl(ClassWeightPosterior, ClassWeightPosterior)

@@ -226,7 +226,7 @@ class DropoutPosterior(Posterior):
         local_noise: bool = True,
     ) -> None:
         super().__init__(rates[0].rows, x_dim, likelihood)
-        self.rates, self.network, self.representation = tuple(rates), network, representation
+        self.rates, self.network, self.representation = rates, network, representation
         self.engine, self.local_noise = engine, local_noise
 
     def seen(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task *point r"] | None:
@@ -350,8 +350,7 @@ class PointPosterior(Posterior):
 
 @register_kl(DropoutPosterior, DropoutPosterior)
 def _kl_dropout(q: DropoutPosterior, p: DropoutPosterior) -> Float[Tensor, " task"]:
-    layers = [q.engine.kl(*pair) for pair in zip(q.rates, p.rates, strict=True)]
-    return torch.stack(layers).sum(0)
+    return q.engine.kl(q.rates, p.rates)
 
 
 @register_kl(LatentPosterior, LatentPosterior)

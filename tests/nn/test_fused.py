@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from nvdp.nn import fused
+from nvdp.nn import fused_kl as fused_kl_module
 from nvdp.nn.dropout_linear import DropoutLinear, LocalNoise
 from nvdp.nn.rates import LayerRates, RateBounds, dropout_kl
 from nvdp.randomness import tabled_normal
@@ -17,7 +18,6 @@ from nvdp.randomness import tabled_normal
 FLOOR = 0.01
 TASKS, POINTS, K, D = 3, 5, 7, 4
 # Typed loosely: arguments are unpacked from lists below.
-fused_kl: Callable[..., Tensor] = fused.fused_kl
 fused_local_noise: Callable[..., Tensor] = fused.fused_local_noise
 low_rank_local_noise: Callable[..., Tensor] = fused.low_rank_local_noise
 PATHS = [fused_local_noise, low_rank_local_noise]
@@ -45,6 +45,13 @@ def layer_and_inputs(dtype: torch.dtype) -> tuple[DropoutLinear, Tensor]:
     inputs = torch.relu(torch.randn(TASKS, POINTS, K, dtype=dtype))  # with exact zeros, as after an activation
     inputs[0, 0] = 0
     return DropoutLinear(K, D).to(dtype), inputs.requires_grad_()
+
+
+def fused_kl(*vectors_and_floor: Any) -> Tensor:
+    """The KL of one layer by its experts: rows, columns and layer of q, then of p."""
+    *vectors, floor = vectors_and_floor
+    shapes = [(vectors[0].shape[-1], vectors[1].shape[-1])]
+    return fused_kl_module.fused_kl(torch.cat(vectors[:3], -1), torch.cat(vectors[3:], -1), shapes, floor)
 
 
 def plain_kl(q: list[Tensor], p: list[Tensor], floor: float = FLOOR) -> Tensor:
@@ -187,7 +194,7 @@ def test_kl_of_equal_posteriors_and_its_gradient_are_exactly_zero(dtype: torch.d
 def test_kl_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
     q, p = experts(torch.float64), experts(torch.float64)
     expected = fused_kl(*q, *p, FLOOR)
-    monkeypatch.setattr(fused, "NUMBERS_AT_ONCE", numbers)
+    monkeypatch.setattr(fused_kl_module, "NUMBERS_AT_ONCE", numbers)
     actual = fused_kl(*q, *p, FLOOR)
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
     expected_gradients = torch.autograd.grad(expected.sum(), (*q, *p))
@@ -198,13 +205,13 @@ def test_kl_of_a_wide_layer_holds_one_chunk_at_a_time() -> None:
     q, p = experts(torch.float32, 4, 512, 1024), experts(torch.float32, 4, 512, 1024)
     with LargestTensor() as record:
         fused_kl(*q, *p, FLOOR).sum().backward()
-    assert record.numbers <= fused.NUMBERS_AT_ONCE
+    assert record.numbers <= fused_kl_module.NUMBERS_AT_ONCE
 
 
 def test_kl_without_gradients_skips_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     q, p = experts(torch.float32), experts(torch.float32)
     expected = fused_kl(*q, *p, FLOOR)
-    monkeypatch.setattr(fused, "_expert_gradients", None)
+    monkeypatch.setattr(fused_kl_module, "times_experts", None)
     with torch.no_grad():
         under_no_grad = fused_kl(*q, *p, FLOOR)
     of_constants = fused_kl(*(vector.detach() for vector in (*q, *p)), FLOOR)

@@ -3,7 +3,7 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.nn.rates import START_RATE, FullRates, LayerRates, RateBounds, RateNetwork, dropout_kl, layer_kl
+from nvdp.nn.rates import START_RATE, FullRates, LayerRates, RateBounds, RateNetwork, dropout_kl, network_kl
 
 KINDS = ("affine", "clip")
 
@@ -137,11 +137,11 @@ def test_dropout_kl_gradient_agrees_with_finite_differences(generator):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_layer_kl_sums_over_weights_and_biases(generator, kind):
+def test_network_kl_sums_over_weights_and_biases(generator, kind):
     q, p = random_rates(generator, kind), random_rates(generator, kind)
     expected = dropout_kl(q.weight(), p.weight()).flatten(1).sum(1) + dropout_kl(q.bias(), p.bias()).sum(1)
-    torch.testing.assert_close(layer_kl(q, p), expected)
-    assert not layer_kl(q, q).any()
+    torch.testing.assert_close(network_kl([q], [p]), expected)
+    assert not network_kl([q], [q]).any()
 
 
 def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(generator):

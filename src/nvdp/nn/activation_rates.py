@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.nn.dropout_linear import DropoutLinear, DropoutNetwork
-from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
+from nvdp.nn.rates import NetworkRates, RateBounds, RateNetwork
 
 GAINS = (1.0, 2.0)  # of the first and the last layer's inputs
 NETWORK_SHARE = 0.1  # of its usual initialisation that the meta-network starts with
@@ -61,12 +61,11 @@ class ActivationRates(RateNetwork):
 
     def of_class(
         self, representation: Float[Tensor, "row r"], first: DropoutLinear, inputs: Float[Tensor, "row k"]
-    ) -> tuple[LayerRates, LayerRates]:
+    ) -> NetworkRates:
         """Rates from a class's representation and what the network's first layer is given for it."""
         seen = zip(self.hidden(representation), (inputs, inputs @ first.weight), strict=True)
         logits = [self._with_activations(index, h, standardised(z)) for index, (h, z) in enumerate(seen)]
-        ((one, two),) = self.of_logits(logits)
-        return one, two
+        return self.of_logits(logits)[0]
 
     def _with_activations(self, index: int, h: Tensor, z: Float[Tensor, "row k"]) -> Float[Tensor, "row logit"]:
         logits = self._logits(index, h, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nvdp.nn.grids import Grids, Kept, plain_gradients, plain_kl, plain_weights
+from nvdp.nn.grids import Grids, plain_gradients, plain_kl, plain_weights
 
 SMALLEST = 2**15  # numbers in an array that are worth a compilation
 
@@ -33,14 +33,15 @@ def _gradients(
     return (w * (1 - p)).sum(0), (2 * floor - 1) * theta * (w - 0.5 * theta * h_sums)
 
 
-def _kl(u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
-    p, p_hat = _rates(u, b, floor), _rates(u_hat, b_hat, floor)
+def _kl(u: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    tasks = len(u) // 2
+    p, p_hat = _rates(u[:tasks], b[:tasks], floor), _rates(u[tasks:], b[tasks:], floor)
     v, over_v_hat = p * (1 - p), 1 / (p_hat * (1 - p_hat))
     d = p - p_hat
     e = d * over_v_hat
     delta = e * (1 - p - p_hat)
     twice_kl = (delta - torch.log1p(delta) + d * e).sum((1, 2))
-    return twice_kl, e * (1 - p - p_hat + 2 * p * p_hat) / v, e * (1 - 0.5 * over_v_hat)
+    return twice_kl, torch.cat([e * (1 - p - p_hat + 2 * p * p_hat) / v, e * (1 - 0.5 * over_v_hat)])
 
 
 def compiled_grids() -> Grids:
@@ -49,24 +50,23 @@ def compiled_grids() -> Grids:
     compiled: list[Callable[..., Any]] = [torch.compile(work, dynamic=False) for work in (_weights, _gradients, _kl)]
     weights_at_once, gradients_at_once, kl_at_once = compiled
 
-    def weights(theta: Tensor, minus_su: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor, Kept]:
+    def weights(theta: Tensor, minus_su: Tensor, b: Tensor, floor: float) -> tuple[Tensor, Tensor]:
         if len(minus_su) * theta.numel() < SMALLEST:
             return plain_weights(theta, minus_su, b, floor)
-        return *weights_at_once(theta, minus_su, b, floor), ()
+        mean, variance = weights_at_once(theta, minus_su, b, floor)
+        return mean, variance
 
     def gradients(
-        theta: Tensor, minus_su: Tensor, b: Tensor, floor: float, kept: Kept, mean_gradient: Tensor, h_sums: Tensor
+        theta: Tensor, minus_su: Tensor, b: Tensor, floor: float, mean: Tensor, mean_gradient: Tensor, h_sums: Tensor
     ) -> tuple[Tensor, Tensor]:
-        if kept:
-            return plain_gradients(theta, minus_su, b, floor, kept, mean_gradient, h_sums)
+        if len(minus_su) * theta.numel() < SMALLEST:
+            return plain_gradients(theta, minus_su, b, floor, mean, mean_gradient, h_sums)
         weight_gradient, grid = gradients_at_once(theta, minus_su, b, floor, mean_gradient, h_sums)
         return weight_gradient, grid
 
-    def kl(
-        u: Tensor, b: Tensor, u_hat: Tensor, b_hat: Tensor, floor: float, with_gradients: bool
-    ) -> tuple[Tensor, ...]:
+    def kl(u: Tensor, b: Tensor, floor: float, with_gradients: bool) -> tuple[Tensor, ...]:
         if not with_gradients or u.numel() * b.shape[1] < SMALLEST:
-            return plain_kl(u, b, u_hat, b_hat, floor, with_gradients)
-        return tuple(kl_at_once(u, b, u_hat, b_hat, floor))
+            return plain_kl(u, b, floor, with_gradients)
+        return tuple(kl_at_once(u, b, floor))
 
     return Grids(weights, gradients, kl)

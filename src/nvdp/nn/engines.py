@@ -1,6 +1,6 @@
 """How the conditional-dropout layer and its KL are computed: by autograd, hand-derived and low-rank, or compiled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -11,9 +11,10 @@ from torch import Tensor
 
 from nvdp.nn.compiled_grids import compiled_grids
 from nvdp.nn.dropout_linear import DropoutLinear, LocalNoiseFunction, local_noise
-from nvdp.nn.fused import fused_kl, fused_local_noise, low_rank_local_noise
+from nvdp.nn.fused import fused_local_noise, low_rank_local_noise
+from nvdp.nn.fused_kl import fused_kl
 from nvdp.nn.grids import PLAIN, Grids
-from nvdp.nn.rates import LayerRates, layer_kl
+from nvdp.nn.rates import LayerRates, NetworkRates, network_kl
 
 GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never formed
 
@@ -23,7 +24,7 @@ class Engine:
     """The two computations that dominate a training step."""
 
     local_noise: LocalNoiseFunction
-    kl: Callable[[LayerRates, LayerRates], Float[Tensor, " task"]]
+    kl: Callable[[Sequence[LayerRates], Sequence[LayerRates]], Float[Tensor, " task"]]
 
 
 def fastest_local_noise(
@@ -44,14 +45,15 @@ def fastest_local_noise(
         return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
 
 
-def fastest_kl(q: LayerRates, p: LayerRates, grids: Grids = PLAIN) -> Float[Tensor, " task"]:
+def fastest_kl(q: Sequence[LayerRates], p: Sequence[LayerRates], grids: Grids = PLAIN) -> Float[Tensor, " task"]:
     """The KL with its gradient worked out beside it, in chunks; rates of no low rank by autograd."""
-    if not q.low_rank:
-        return layer_kl(q, p)
-    return fused_kl(q.rows, q.columns, q.layer, p.rows, p.columns, p.layer, q.bounds.floor, grids)
+    if not (isinstance(q, NetworkRates) and isinstance(p, NetworkRates) and q[0].low_rank):
+        return network_kl(q, p)
+    shapes = [(layer.rows.shape[-1], layer.columns.shape[-1]) for layer in q]
+    return fused_kl(q.experts, p.experts, shapes, q[0].bounds.floor, grids)
 
 
-AUTOGRAD = Engine(local_noise, layer_kl)
+AUTOGRAD = Engine(local_noise, network_kl)
 FUSED = Engine(fastest_local_noise, fastest_kl)
 
 

@@ -32,3 +32,15 @@ def outer(inputs: Float[Tensor, "task point k"], gradient: Float[Tensor, "task p
     if gradient.shape[-1] > NARROW:
         return torch.bmm(inputs.mT, gradient)
     return torch.bmm(gradient.mT.contiguous(), inputs).mT
+
+
+def times_experts(
+    grid: Float[Tensor, "task k d"], u: Float[Tensor, "task k"], b: Float[Tensor, "task d"]
+) -> tuple[Float[Tensor, "task k"], Float[Tensor, "task d"]]:
+    """G b and Gᵀu of every task, both with the vector on the left.
+
+    >>> rows, columns = times_experts(torch.ones(1, 2, 3), torch.ones(1, 2), torch.ones(1, 3))
+    >>> rows, columns
+    (tensor([[3., 3.]]), tensor([[2., 2., 2.]]))
+    """
+    return torch.bmm(b[:, None], grid.mT)[:, 0], torch.bmm(u[:, None], grid)[:, 0]

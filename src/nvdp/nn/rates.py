@@ -104,6 +104,12 @@ class FullRates(LayerRates):
         return self.bounds(self.columns)
 
 
+class NetworkRates(tuple[LayerRates, ...]):
+    """The rates of all layers; and their experts as the one array that these are parts of."""
+
+    experts: Float[Tensor, "task expert"]
+
+
 def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
     """KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)), eq. 4, element by element; θ cancels.
 
@@ -118,10 +124,13 @@ def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
     return 0.5 * (delta - torch.log1p(delta) + d.square() / v_hat)
 
 
-def layer_kl(q: LayerRates, p: LayerRates) -> Float[Tensor, " task"]:
-    """KL of one layer's weights and biases, summed: eq. 4."""
-    weights = dropout_kl(q.weight(), p.weight()).sum((-2, -1))
-    return weights + dropout_kl(q.bias(), p.bias()).sum(-1)
+def network_kl(q: Sequence[LayerRates], p: Sequence[LayerRates]) -> Float[Tensor, " task"]:
+    """KL of all layers' weights and biases, summed: eq. 4."""
+    layers = []
+    for own, other in zip(q, p, strict=True):
+        weights = dropout_kl(own.weight(), other.weight()).sum((-2, -1))
+        layers.append(weights + dropout_kl(own.bias(), other.bias()).sum(-1))
+    return torch.stack(layers).sum(0)
 
 
 class RateNetwork(nn.Module):
@@ -162,16 +171,16 @@ class RateNetwork(nn.Module):
         self.heads = nn.ModuleList(heads)
         self.temperature = nn.Parameter(torch.full((len(widths),), TEMPERATURE_START))
 
-    def forward(self, representation: Float[Tensor, "task r"]) -> tuple[LayerRates, ...]:
+    def forward(self, representation: Float[Tensor, "task r"]) -> NetworkRates:
         """The rates of every layer for each task."""
         return self.of_sets(representation)[0]
 
-    def of_sets(self, *representations: Float[Tensor, "task r"]) -> tuple[tuple[LayerRates, ...], ...]:
+    def of_sets(self, *representations: Float[Tensor, "task r"]) -> tuple[NetworkRates, ...]:
         """The rates of every layer for several sets of each task, all sets as one batch."""
         hidden, sets = self.hidden(torch.cat(representations)), len(representations)  # (layer, set and task, width)
         return self.of_logits([self._logits(index, h, sets) for index, h in enumerate(hidden)], sets)
 
-    def of_logits(self, logits: Sequence[Float[Tensor, "row _"]], sets: int = 1) -> tuple[tuple[LayerRates, ...], ...]:
+    def of_logits(self, logits: Sequence[Float[Tensor, "row _"]], sets: int = 1) -> tuple[NetworkRates, ...]:
         """s(·/τ) of every layer's (a, b, c), all experts by one call; rows are of one set after the other."""
         taus = self.temperature.clamp(*TEMPERATURE_RANGE).unbind()
         scaled = torch.cat([layer / tau for layer, tau in zip(logits, taus, strict=True)], dim=-1)
@@ -179,9 +188,12 @@ class RateNetwork(nn.Module):
         experts = torch.sigmoid(scaled.to(self.temperature.dtype))
         return tuple(self._by_layer(own) for own in experts.chunk(sets))
 
-    def _by_layer(self, experts: Float[Tensor, "task expert"]) -> tuple[LayerRates, ...]:
+    def _by_layer(self, experts: Float[Tensor, "task expert"]) -> NetworkRates:
         parts = experts.split(list(chain(*self.parts)), dim=-1)
-        return tuple(self.kind(*layer, self.bounds) for layer in zip(*[iter(parts)] * 3, strict=True))
+        layers = zip(parts[0::3], parts[1::3], parts[2::3], strict=True)
+        rates = NetworkRates(self.kind(*layer, self.bounds) for layer in layers)
+        rates.experts = experts
+        return rates
 
     def _logits(self, index: int, h: Float[Tensor, "task width"], sets: int) -> Float[Tensor, "task logit"]:
         head = cast(nn.Linear, self.heads[index])
