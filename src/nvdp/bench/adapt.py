@@ -1,5 +1,6 @@
 """Suite ``adapt``: from the context of a new task to predictions, time and quality beside each other."""
 
+import os
 import statistics
 from collections.abc import Sequence
 from functools import partial
@@ -8,8 +9,18 @@ from typing import Any
 
 import torch
 
-from nvdp.bench.peers import MODULES, Method, adapted, fine_tuned, gpytorch_gp, missing_peers, sklearn_gp
-from nvdp.bench.timing import Timings, interleaved
+from nvdp.bench.peers import (
+    MODULES,
+    Gaussian,
+    Method,
+    Points,
+    adapted,
+    fine_tuned,
+    gpytorch_gp,
+    missing_peers,
+    sklearn_gp,
+)
+from nvdp.bench.timing import Span, Timings, interleaved, measured
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, GPTaskBatch, rbf_kernel
 from nvdp.errors import InputError
 from nvdp.loading import load
@@ -20,14 +31,18 @@ from nvdp.tasks import TaskBatch
 from nvdp.training.run_folder import load_run
 
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
+TURN_MS = 20.0
 NAMES = ("ours", "attentive", "finetune", *MODULES)
 NOTES = {
     "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict with mean parameters at 400 targets",
+    "fastest": "the same in bfloat16 (torch.autocast) on all cores",
     "attentive": "the same by the attentive NVDP (pretrained gp), which predicts in closed form",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
     "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",
     "gpytorch": "ExactGP, scaled RBF, 50 Adam iterations at 0.1 as in its tutorial, fitted to the context",
     "ll": "mean log-likelihood of the targets, true functions drawn from a GP; oracle: the true kernel, no floor on σ",
+    "turn": "for one task a turn lasts at least 20 ms: as many calls, each with another task, as fit",
+    "first": "the first call of each turn, which finds the caches as the other methods left them",
     "many": "1,000 tasks: ours at once; the others one by one, timed on `loop_tasks` tasks and scaled up",
 }
 
@@ -74,11 +89,19 @@ def _one_task_row(
 ) -> dict[str, Any]:
     batch = gp_tasks(rounds, size, TARGETS)
     scores: dict[str, dict[int, float]] = {name: {} for name in methods}
+    first: dict[str, list[float]] = {name: [] for name in methods}
 
-    def work(name: str, index: int) -> None:
-        x, y = batch.x[index], batch.y[index]
-        mean, std = methods[name](x[:size], y[:size], x[size:])
-        scores[name][index] = float(gaussian_log_prob(y[size:].double(), mean.double(), std.double()).mean())
+    def work(name: str, index: int) -> Span:
+        """A turn: the round's task, and further ones until the time is over; milliseconds of one call."""
+        spans: list[Span] = []
+        while not spans or sum(wall for wall, _ in spans) < TURN_MS:
+            task = (index + len(spans)) % rounds
+            x, y, answer = batch.x[task], batch.y[task], list[Gaussian]()
+            spans.append(measured(partial(_answer, answer, methods[name], x[:size], y[:size], x[size:])))
+            mean, std = (part.double() for part in answer[0])
+            scores[name][task] = float(gaussian_log_prob(y[size:].double(), mean, std).mean())
+        first[name].append(spans[0][0])
+        return statistics.mean(wall for wall, _ in spans), statistics.mean(cpu for _, cpu in spans)
 
     timings = interleaved({name: partial(work, name) for name in methods}, rounds, seconds=seconds)
     done = batch.first(len(timings.spans["ours"]))
@@ -88,8 +111,13 @@ def _one_task_row(
         values = list(by_round.values())
         quality[f"{name}_ll"] = statistics.mean(values)
         quality[f"{name}_ll_stderr"] = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    quality |= {f"{name}_first_ms": statistics.median(spans) for name, spans in first.items()}
     shape = f"S={size}, {TARGETS} targets, 1 task"
     return _row(model, shape, 1, size, timings, {}) | quality
+
+
+def _answer(answer: list[Gaussian], method: Method, x: Points, y: Points, x_target: Points) -> None:
+    answer.append(method(x, y, x_target))
 
 
 def _many_tasks_row(
@@ -105,14 +133,28 @@ def _many_tasks_row(
             prediction = together[name].adapt(x, y).predict(x_target)
         quality[f"{name}_ll"] = float(gaussian_log_prob(batch.y[:, size:], prediction.mean, prediction.std).mean())
 
+    def fastest(name: str, _: int) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(os.cpu_count() or 1)
+        try:
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+                prediction = together["ours"].adapt(x, y).predict(x_target)
+        finally:
+            torch.set_num_threads(threads)
+        quality[f"{name}_ll"] = float(gaussian_log_prob(batch.y[:, size:], prediction.mean, prediction.std).mean())
+
     def loop(name: str, _: int) -> None:
         for index in range(loop_tasks):
             methods[name](x[index], y[index], x_target[index])
 
-    timings = interleaved({name: partial(at_once if name in together else loop, name) for name in methods}, rounds=3)
+    variants = {name: partial(at_once if name in together else loop, name) for name in methods}
+    timings = interleaved(variants | {"fastest": partial(fastest, "fastest")}, rounds=5)
     scale = {name: many / loop_tasks for name in methods if name not in together}
     row = _row(together["ours"], f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
     oracle = batch.oracle().log_prob(batch.y.double())[0, :, size:].mean()
+    for name in MODULES:
+        if name in timings.spans:
+            row[f"{name}_over_fastest"] = timings.ratio(name, "fastest") * scale[name]
     return row | quality | {"loop_tasks": loop_tasks, "oracle_ll": float(oracle)}
 
 

@@ -150,8 +150,12 @@ SUITES: dict[str, Suite] = {
         {
             "case": _text("shape"),
             **_peers("ms", lambda name: _number(f"{name}_ms")),
+            "ours, first call ms": _number("ours_first_ms"),
+            "fastest ms": _number("fastest_ms"),
             **{f"{name} / ours": _number(f"{name}_over_ours", ".1f", " ×") for name in adapt.NAMES[1:]},
+            "sklearn / fastest": _number("sklearn_over_fastest", ".1f", " ×"),
             **_peers("LL", lambda name: _number(f"{name}_ll", ".2f")),
+            "fastest LL": _number("fastest_ll", ".2f"),
             "oracle LL": _number("oracle_ll", ".2f"),
         },
     ),

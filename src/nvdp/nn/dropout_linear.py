@@ -52,8 +52,12 @@ class MeanWeights:
         self, layer: DropoutLinear, inputs: Float[Tensor, "task point k"], rates: LayerRates
     ) -> Float[Tensor, "task point d"]:
         """Mean pre-activations."""
-        keep_weight, keep_bias = rates.keep()
-        return affine(inputs, keep_weight * layer.weight, keep_bias * layer.bias)
+        device = inputs.device.type
+        if torch.is_autocast_enabled(device):  # half the memory for the weights of every task
+            rates = rates.to(torch.get_autocast_dtype(device))
+        weight, bias = rates.keep()
+        theta, of_bias = layer.weight.to(weight.dtype), layer.bias.to(weight.dtype)
+        return affine(inputs, weight * theta if torch.is_grad_enabled() else weight.mul_(theta), bias * of_bias)
 
 
 class SampledWeights:

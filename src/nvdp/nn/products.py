@@ -19,7 +19,7 @@ def affine(
     tensor([3., 3., 3.])
     """
     if weight.shape[-1] > NARROW:
-        return torch.baddbmm(bias[:, None], inputs, weight)
+        return torch.bmm(inputs, weight).add_(bias[:, None])  # baddbmm would begin by writing the bias to every row
     return torch.baddbmm(bias[:, :, None], weight.mT.contiguous(), inputs.mT).mT.contiguous()
 
 

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import cast
+from typing import Self, cast
 
 import torch
 from jaxtyping import Float
@@ -62,6 +62,10 @@ class LayerRates:
         """P of the weight matrix: s(a) s(b)ᵀ s(c), bounded."""
         scaled_rows = self.rows * self.layer
         return self.bounds(scaled_rows[:, :, None] * self.columns[:, None, :])
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """The same rates in another precision."""
+        return replace(self, rows=self.rows.to(dtype), columns=self.columns.to(dtype), layer=self.layer.to(dtype))
 
     def keep(self) -> tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]:
         """1 − P of the weight matrix and of the bias, by as few calls as the bounds allow."""
