@@ -95,6 +95,8 @@ def _in_pieces(
     twice_kl = b.new_zeros(len(b) // 2)
     # Made before the loop: small results kept from each turn would fragment the memory the grids reuse.
     of_u, of_b = torch.zeros_like(u), torch.zeros_like(b)
+    pieces = -(-u.shape[1] // at_once)
+    at_once = -(-u.shape[1] // pieces)  # all of about the same size
     for start in range(0, u.shape[1], at_once):
         rows = slice(start, start + at_once)
         piece, gradients = _at_once(grids, u[:, rows], b, floor, with_gradients, at_once)
