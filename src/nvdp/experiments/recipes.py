@@ -26,6 +26,8 @@ MODEL: dict[str, dict[str, Any]] = {
     "no-waves": {"x_waves": 0},
     "waves-4": {"x_waves": 4},
     "waves-16": {"x_waves": 16},
+    "deeper": {"layers": 4, "encoder_layers": 6, "rate_layers": 4},
+    "wider-r": {"representation": 256},
     "mean-of-points": {"aggregation": "mean"},
     "plain-relu": {"residual": False, "encoder_activation": "relu", "rate_activation": "leaky_relu"},
     "decoder-x,r": {"decoder_sees": "x,r"},
@@ -46,6 +48,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
         runs[f"batch-{tasks}"] = replace(base, tasks_per_step=tasks, steps=fewer, warmup_steps=fewer // 10)
     runs["paper-architecture+norm"] = paper_architecture(base, task_norm=True)
     runs["shipped-longer"] = replace(base, steps=LONGER * steps, warmup_steps=LONGER * steps // 10)
+    runs["deeper-longer"] = replace(runs["shipped-longer"], model=runs["deeper"].model)
     runs["learning-rate-0.002-longer"] = replace(runs["shipped-longer"], learning_rate=2e-3)
     runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
     return [PlannedRun(name, config, _TASKS[budget], validation_seed=TUNING_SEED) for name, config in runs.items()]

@@ -203,7 +203,8 @@ READING: dict[str, dict[str, Any]] = {
 }
 # A model that sees one r of its context learns sooner with these: `nvdp reproduce recipes`, `quarter`.
 _RESIDUAL: dict[str, Any] = {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"}
-WAVES: dict[str, Any] = _RESIDUAL | {"x_waves": 8, "aggregation": "bayesian"}
+_SHALLOW: dict[str, Any] = {"layers": 3, "encoder_layers": 3, "rate_layers": 2}  # waves leave less to do
+WAVES: dict[str, Any] = _RESIDUAL | _SHALLOW | {"x_waves": 8, "aggregation": "bayesian"}
 CELEBA: dict[str, Any] = {"representation": 1_024}
 NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
 IMAGES: dict[str, Any] = {"x_centre": 0.5, "x_scale": 4.0, "y_centre": 0.5, "y_scale": 2.0}  # [0, 1] → [−2, 2], [−1, 1]
