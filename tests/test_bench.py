@@ -155,6 +155,10 @@ def test_adapt_rows_have_time_and_quality_of_every_method(tmp_path):
         for name in ("sklearn", "gpytorch"):
             assert (row[f"{name}_ms"] is None) == (peers.MODULES[name] in peers.missing_peers())
     assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()
+    one, many = rows
+    assert one["ours_first_ms"] > 0
+    assert many["sklearn_over_fastest"] > 0
+    assert many["fastest_ll"] == pytest.approx(many["ours_ll"], abs=0.1)
 
 
 def test_every_few_shot_classifier_is_timed_in_turns_beside_prototypes(tmp_path):

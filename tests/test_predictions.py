@@ -48,6 +48,14 @@ def test_variance_is_noise_plus_disagreement(mixture):
     torch.testing.assert_close(mixture.std.square(), mixture.stds.square().mean(0) + mixture.spread.square())
 
 
+def test_what_is_written_to_the_mean_stays_there():
+    prediction = Prediction(torch.zeros(1, 2, 3, 2).mT, torch.ones(1, 2, 3, 2).mT)
+    prediction.mean.add_(1)
+    prediction.std.add_(1)
+    assert not prediction.mean.any()
+    assert torch.equal(prediction.std.view(-1), torch.ones(12))
+
+
 def test_one_function_has_no_spread():
     one = Prediction(torch.randn(1, 4, 1), torch.ones(1, 4, 1))
     assert not one.spread.any()

@@ -1,6 +1,6 @@
 import torch
 
-from nvdp.randomness import TABLE, ShareOfNoise, derived_generator, derived_seed, tabled_normal
+from nvdp.randomness import TABLE, ShareOfNoise, _table, derived_generator, derived_seed, tabled_normal
 
 
 def test_a_derived_seed_is_the_same_on_every_machine_and_in_every_process():
@@ -35,8 +35,20 @@ def test_noise_from_the_table_is_normal_and_its_neighbours_are_independent():
         assert abs((noise.flatten()[:-shift] * noise.flatten()[shift:]).mean()) < 5e-3
 
 
-def test_noise_of_two_steps_shares_no_pairs():
-    """Two stretches may hold the same numbers, but not at the same place: to a weight they are other noise."""
+def test_the_table_does_not_follow_the_default_precision():
+    _table.cache_clear()
+    torch.set_default_dtype(torch.float64)
+    try:
+        noise = tabled_normal((4, 4), torch.zeros(1, dtype=torch.float32), derived_generator(0, "noise"))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert noise.dtype == torch.float32
+    kept = noise.clone()
+    _table.cache_clear()
+    assert torch.equal(kept, tabled_normal((4, 4), torch.zeros(1), derived_generator(0, "noise")))
+
+
+def test_noise_of_two_steps_is_not_the_same():
     one, two = (tabled_normal((16, 75, 128), torch.zeros(1), derived_generator(0, "noise", step)) for step in (1, 2))
     assert abs((one * two).mean()) < 0.02
 

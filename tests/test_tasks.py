@@ -73,6 +73,23 @@ def test_a_point_set_that_does_not_fit_together_is_refused_with_shapes(x, y, mas
         PointSet.of(x, y, mask)
 
 
+def test_nan_in_one_task_is_refused_with_the_index_in_its_array():
+    with pytest.raises(InputError, match=r"y holds nan at index \(1, 0\)"):
+        PointSet.of([0.0, 1.0], [1.0, math.nan])
+
+
+def test_values_whose_sum_overflows_are_finite():
+    assert PointSet.of([3e38, 3e38], [0.0, 0.0]).x.shape == (1, 2, 1)
+
+
+@pytest.mark.parametrize("elsewhere", ["x", "y", "mask"])
+def test_points_follow_another_tensor_whichever_part_is_elsewhere(elsewhere):
+    parts = {"x": torch.zeros(1, 2, 1), "y": torch.zeros(1, 2, 1), "mask": torch.ones(1, 2, dtype=torch.bool)}
+    others = {name: part if name == elsewhere else part.to("meta") for name, part in parts.items()}
+    points = PointSet(**others).like(torch.zeros(1, device="meta"))
+    assert {points.x.device.type, points.y.device.type, points.mask.device.type} == {"meta"}
+
+
 def test_nan_in_a_batch_is_refused_with_its_index():
     x = torch.zeros(2, 3, 1)
     y = x.clone()

@@ -183,7 +183,7 @@ class Posterior(TaskPosterior):
         ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
         drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
         """
-        outputs = self._outputs_at(self._inputs(x), samples, generator).to(self.like)  # also where autocast is on
+        outputs = self._outputs_at(self._inputs(x), samples, generator).to(self.like)
         with torch.no_grad():
             return self._prediction(*self.likelihood(outputs))
 

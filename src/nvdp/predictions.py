@@ -30,13 +30,13 @@ class Prediction:
     @property
     def mean(self) -> Float[Tensor, "*task point y"]:
         """Predictive mean."""
-        return self.functions[0] if len(self.functions) == 1 else self.functions.mean(0)
+        return _copy(self.functions[0]) if len(self.functions) == 1 else self.functions.mean(0)
 
     @property
     def std(self) -> Float[Tensor, "*task point y"]:
         """Predictive standard deviation: noise and disagreement of the functions together."""
         if len(self.functions) == 1:
-            return self.stds[0]
+            return _copy(self.stds[0])
         return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
 
     @property
@@ -80,3 +80,7 @@ class Prediction:
             generator = torch.Generator(self.stds.device).manual_seed(generator)
         noise = torch.randn(self.functions.shape, generator=generator, dtype=self.stds.dtype, device=self.stds.device)
         return torch.addcmul(self.functions, self.stds, noise)
+
+
+def _copy(values: Tensor) -> Tensor:
+    return values.clone(memory_format=torch.contiguous_format)

@@ -72,8 +72,9 @@ def tabled_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator
     """Noise for a training step: a stretch of a table of normal numbers that begins at a random place.
 
     To draw a normal number costs more than to multiply by it: fresh ones would be a twentieth of a step. The numbers of
-    a stretch are independent, and where it begins is drawn anew for every layer and step. What is returned is a part
-    of the table: not to be written to. Noise that is too long for the table, or not in float32 on a CPU, is drawn.
+    a stretch are independent, and where it begins is drawn anew for every layer and step; stretches of two layers may
+    share numbers, shifted, and a place comes again after some thousands of steps. What is returned is a part of the
+    table: not to be written to. Noise that is too long for the table, or not in float32 on a CPU, is drawn.
 
     >>> like, first = torch.zeros(1), torch.Generator().manual_seed(0)
     >>> noise = tabled_normal((100, 100), like, first)
@@ -90,14 +91,14 @@ def tabled_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator
 
 def _stretch(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
     numbers = math.prod(shape)
-    if like.dtype != torch.float32 or like.device.type != "cpu" or numbers > TABLE // 2:
+    if like.dtype != torch.float32 or like.device.type != "cpu" or numbers > TABLE // 4:
         return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
     places = (TABLE - numbers) // TABLE_STRIDE + 1
-    start = TABLE_STRIDE * int(torch.randint(places, (), generator=generator))
+    start = TABLE_STRIDE * int(torch.randint(places, (), generator=generator, device="cpu"))
     return _table()[start : start + numbers].view(tuple(shape))
 
 
 @lru_cache(maxsize=1)
 @torch.inference_mode(False)  # else what is made in that mode could not serve a gradient later
 def _table() -> Tensor:
-    return torch.randn(TABLE, generator=derived_generator(0, "table of noise"))
+    return torch.randn(TABLE, generator=derived_generator(0, "table of noise"), dtype=torch.float32, device="cpu")

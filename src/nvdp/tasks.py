@@ -20,16 +20,12 @@ def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
 
     A flat list of numbers is one feature. Integers become float32, float64 stays float64.
     """
-    tensor = _as_matrix(as_tensor(values, name), name)
-    check_finite(tensor, name)
-    return tensor
-
-
-def _as_matrix(tensor: Tensor, name: str) -> Float[Tensor, "point feature"]:
+    tensor = as_tensor(values, name)
     if tensor.dim() == 1:
         tensor = tensor[:, None]
     if tensor.dim() != 2:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, features)")
+    check_finite(tensor, name)
     return tensor
 
 
@@ -67,7 +63,8 @@ class PointSet:
 
     def like(self, other: Tensor) -> Self:
         """The same points in the precision and on the device of another tensor."""
-        if self.x.dtype == self.y.dtype == other.dtype and self.x.device == self.mask.device == other.device:
+        same_precision = self.x.dtype == self.y.dtype == other.dtype
+        if same_precision and self.x.device == self.y.device == self.mask.device == other.device:
             return self
         return replace(self, x=self.x.to(other), y=self.y.to(other), mask=self.mask.to(other.device))
 
@@ -85,8 +82,9 @@ class PointSet:
         if y is None:
             raise InputError("a context needs both x and y; y is missing")
         x, y = as_tensor(x, "x"), as_tensor(y, "y")
-        if x.dim() < 3:
-            x, y = _as_matrix(x, "x")[None], _as_matrix(y, "y")[None]
+        checked = x.dim() < 3
+        if checked:
+            x, y = as_points(x, "x")[None], as_points(y, "y")[None]
         if x.dim() != 3 or y.dim() != 3:
             raise InputError(
                 f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected (tasks, points, features) for both"
@@ -101,8 +99,9 @@ class PointSet:
         mask = torch.as_tensor(mask, dtype=torch.bool, device=x.device)
         if mask.shape != x.shape[:2]:
             raise InputError(f"mask has shape {tuple(mask.shape)}; expected {tuple(x.shape[:2])}")
-        check_finite(x, "x")
-        check_finite(y, "y")
+        if not checked:
+            check_finite(x, "x")
+            check_finite(y, "y")
         return cls(x, y, mask)
 
 

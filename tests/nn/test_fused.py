@@ -41,10 +41,10 @@ def layer_rates(vectors: list[Tensor], floor: float = FLOOR) -> LayerRates:
     return LayerRates(vectors[0], vectors[1], vectors[2], RateBounds("affine", floor))
 
 
-def layer_and_inputs(dtype: torch.dtype) -> tuple[DropoutLinear, Tensor]:
-    inputs = torch.relu(torch.randn(TASKS, POINTS, K, dtype=dtype))  # with exact zeros, as after an activation
+def layer_and_inputs(dtype: torch.dtype, points: int = POINTS, d: int = D) -> tuple[DropoutLinear, Tensor]:
+    inputs = torch.relu(torch.randn(TASKS, points, K, dtype=dtype))  # with exact zeros, as after an activation
     inputs[0, 0] = 0
-    return DropoutLinear(K, D).to(dtype), inputs.requires_grad_()
+    return DropoutLinear(K, d).to(dtype), inputs.requires_grad_()
 
 
 def fused_kl(*vectors_and_floor: Any) -> Tensor:
@@ -82,6 +82,7 @@ class LargestTensor(TorchDispatchMode):
         return out
 
 
+@pytest.mark.parametrize(("points", "d"), [(POINTS, 1), (POINTS, D), (POINTS, 12), (1, 1), (1, D), (1, 12)])
 @pytest.mark.parametrize("floor", [FLOOR, 0.2])
 @pytest.mark.parametrize(("dtype", "value_tolerance", "gradient_tolerance"), DTYPES)
 @pytest.mark.parametrize("path", PATHS)
@@ -91,10 +92,12 @@ def test_values_and_gradients_are_those_of_local_noise(
     value_tolerance: float,
     gradient_tolerance: float,
     floor: float,
+    points: int,
+    d: int,
 ) -> None:
-    layer, inputs = layer_and_inputs(dtype)
-    vectors = experts(dtype)
-    noise = tabled_normal((TASKS, POINTS, D), inputs, torch.Generator().manual_seed(1))
+    layer, inputs = layer_and_inputs(dtype, points, d)
+    vectors = experts(dtype, d=d)
+    noise = tabled_normal((TASKS, points, d), inputs, torch.Generator().manual_seed(1))
     way = LocalNoise(torch.Generator().manual_seed(1))
     leaves = (inputs, layer.weight, layer.bias, *vectors)
 

@@ -1,9 +1,26 @@
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
 from nvdp.errors import InputError
-from nvdp.nn.mlp import ACTIVATIONS, MLP, ConditionedMLP, StackedMLP, activation_named
+from nvdp.nn.mlp import ACTIVATIONS, MLP, ConditionedMLP, StackedMLP, activated, activation_named
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_an_activation_in_place_has_the_values_and_gradients_of_the_plain_one(name):
+    activation, values = activation_named(name), torch.linspace(-3, 3, 24).reshape(4, 6)
+    weight = torch.linspace(-1, 1, 36).reshape(6, 6).requires_grad_()
+    results = []
+    for apply in (activation, partial(activated, activation)):
+        weight.grad = None
+        out = apply(values @ weight)
+        out.square().sum().backward()
+        results.append((out.detach(), weight.grad))
+    torch.testing.assert_close(results[1], results[0])
+    with torch.no_grad():
+        torch.testing.assert_close(activated(activation, values @ weight), results[0][0])
 
 
 def own_network(stack, copy, activation):

@@ -53,6 +53,12 @@ def test_clip_leaves_rates_inside_the_interval_alone(generator):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_is_what_is_not_dropped(generator, kind):
+    rates = random_rates(generator, kind)
+    torch.testing.assert_close(rates.keep(), (1 - rates.weight(), 1 - rates.bias()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_mean_of_a_layers_rates_is_the_mean_of_its_weight_matrix(generator, kind):
     rates = random_rates(generator, kind)
     torch.testing.assert_close(rates.mean(), rates.weight().mean((-2, -1)))

@@ -68,8 +68,8 @@ Larger or smaller but more steps win runs as short as these, and the preset `qui
 NVDP; in runs five times as long, the rows named *longer*, little of that is left, and the preset `cpu` has seven times
 their steps. `deeper` has the paper's numbers of layers; `wider-r` wins at equal steps, each of which takes half as long
 again. But for those named *longer*, every run sees as many tasks and warms up for a tenth of its steps; one seed and
-short runs: directions, not verdicts. With `decoder-x,r` the rates sink to their floor. The tasks that these choices were made
-by are not those of the other tables. What the changes are is told in
+short runs: directions, not verdicts. With `decoder-x,r` the rates sink to their floor. The tasks that these choices
+were made by are not those of the other tables. What the changes are is told in
 [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
 normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 

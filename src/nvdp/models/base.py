@@ -18,7 +18,7 @@ from nvdp.nn.set_encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.nn.sets import MeanSetEncoder
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors import Features, Memory, Posterior
-from nvdp.tasks import PointSet, TaskBatch, as_tensor
+from nvdp.tasks import PointSet, TaskBatch
 
 SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
     "mean": MeanSetEncoder,
@@ -107,12 +107,12 @@ class MetaModel(nn.Module, ABC):
         gives the prior. The posterior goes on learning by ``update`` and ``forget``.
         """
         given = isinstance(x, PointSet)
-        points = x if given else PointSet.of(x := as_tensor(x, "x"), y, mask)
+        points = x if given else PointSet.of(x, y, mask)
         self._check_widths(points)
         points = points.like(next(self.parameters()))
         (representation,) = self.represent(self.encoder.encode(points), points.mask)
         posterior = self.posterior(representation, self.read(points))
-        posterior.single = not given and x.dim() < 3
+        posterior.single = not given and torch.as_tensor(x).dim() < 3
         if self.remembers:
             # A caller may write into its arrays before the points are asked for again.
             kept = points if given else points.copy()

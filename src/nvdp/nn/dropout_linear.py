@@ -53,8 +53,8 @@ class MeanWeights:
     ) -> Float[Tensor, "task point d"]:
         """Mean pre-activations."""
         device = inputs.device.type
-        if torch.is_autocast_enabled(device):  # half the memory for the weights of every task
-            rates = rates.to(torch.get_autocast_dtype(device))
+        if torch.is_autocast_enabled(device) and rates.rows.dtype == torch.float32:
+            rates = rates.to(torch.get_autocast_dtype(device))  # half the memory for the weights of every task
         weight, bias = rates.keep()
         theta, of_bias = layer.weight.to(weight.dtype), layer.bias.to(weight.dtype)
         return affine(inputs, weight * theta if torch.is_grad_enabled() else weight.mul_(theta), bias * of_bias)

@@ -9,12 +9,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nvdp.errors import InputError
 from nvdp.nn.compiled_grids import compiled_grids
 from nvdp.nn.dropout_linear import DropoutLinear, LocalNoiseFunction, local_noise
 from nvdp.nn.fused import fused_local_noise, low_rank_local_noise
 from nvdp.nn.fused_kl import fused_kl
 from nvdp.nn.grids import PLAIN, Grids
-from nvdp.nn.rates import LayerRates, NetworkRates, network_kl
+from nvdp.nn.rates import LayerRates, experts_of, network_kl
 
 GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never formed
 
@@ -47,10 +48,13 @@ def fastest_local_noise(
 
 def fastest_kl(q: Sequence[LayerRates], p: Sequence[LayerRates], grids: Grids = PLAIN) -> Float[Tensor, " task"]:
     """The KL with its gradient worked out beside it, in chunks; rates of no low rank by autograd."""
-    if not (isinstance(q, NetworkRates) and isinstance(p, NetworkRates) and q[0].low_rank):
+    if not q[0].low_rank:
         return network_kl(q, p)
-    shapes = [(layer.rows.shape[-1], layer.columns.shape[-1]) for layer in q]
-    return fused_kl(q.experts, p.experts, shapes, q[0].bounds.floor, grids)
+    q_experts, p_experts = experts_of(q), experts_of(p)
+    if q_experts.shape != p_experts.shape:
+        shapes = tuple(q_experts.shape), tuple(p_experts.shape)
+        raise InputError(f"the posteriors have experts of shapes {shapes[0]} and {shapes[1]}; expected the same tasks")
+    return fused_kl(q_experts, p_experts, [layer.shape for layer in q], q[0].bounds.floor, grids)
 
 
 AUTOGRAD = Engine(local_noise, network_kl)

@@ -69,8 +69,11 @@ def _layer(
     rows, b, layer = experts[:, :k], experts[:, k:-1], experts[:, -1:]
     u = torch.cat([rows * layer, layer], dim=-1)  # a bias is a weight whose row expert is one: one more row of the grid
     at_once = max(1, NUMBERS_AT_ONCE // b.numel())
-    work = _at_once if k < at_once else _in_pieces
-    twice_kl, sides = work(grids, u, b, floor, gradient is not None, at_once)
+    with_gradients = gradient is not None
+    if k < at_once:
+        twice_kl, sides = _at_once(grids, u, b, floor, with_gradients)
+    else:
+        twice_kl, sides = _in_pieces(grids, u, b, floor, with_gradients, at_once)
     if gradient is not None:
         of_u, of_b = sides
         of_rows, of_bias = of_u[:, :k], of_u[:, k:]
@@ -81,7 +84,7 @@ def _layer(
 
 
 def _at_once(
-    grids: Grids, u: Tensor, b: Tensor, floor: float, with_gradients: bool, _: int
+    grids: Grids, u: Tensor, b: Tensor, floor: float, with_gradients: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """2 KL over the grid of all rows given, and the gradients by u and b up to factors, if wanted."""
     twice_kl, *grid = grids.kl(u, b, floor, with_gradients)
@@ -99,7 +102,7 @@ def _in_pieces(
     at_once = -(-u.shape[1] // pieces)  # all of about the same size
     for start in range(0, u.shape[1], at_once):
         rows = slice(start, start + at_once)
-        piece, gradients = _at_once(grids, u[:, rows], b, floor, with_gradients, at_once)
+        piece, gradients = _at_once(grids, u[:, rows], b, floor, with_gradients)
         twice_kl += piece
         if gradients:
             of_u[:, rows] = gradients[0]

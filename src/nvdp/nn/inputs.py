@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from jaxtyping import Float
@@ -37,14 +36,9 @@ class InputScale:
             values = (values - self.centre) * self.scale
         if not self.waves:
             return values
-        angles = (values[..., None] * _frequencies(self.waves, values.dtype, values.device)).flatten(-2)
+        frequencies = values.new_tensor([math.pi / 4 * k for k in range(1, self.waves + 1)])
+        angles = (values[..., None] * frequencies).flatten(-2)
         return torch.cat([values, angles.sin(), angles.cos()], dim=-1)
-
-
-@lru_cache(maxsize=16)
-@torch.inference_mode(False)  # else what is made in that mode could not serve a gradient later
-def _frequencies(waves: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, " wave"]:
-    return torch.arange(1, waves + 1, dtype=dtype, device=device) * (math.pi / 4)
 
 
 AS_GIVEN = InputScale()

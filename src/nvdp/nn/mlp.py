@@ -22,7 +22,8 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-IN_PLACE, IN_PLACE_WITHOUT_GRADIENT = {F.relu, F.leaky_relu}, {F.silu, F.mish}
+IN_PLACE = {F.relu, F.leaky_relu}  # the gradient asks for their results alone
+IN_PLACE_WITHOUT_GRADIENT = {F.silu, F.mish}
 
 
 KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
@@ -99,8 +100,8 @@ class MLP(nn.Module):
             return x
         h = self.linears[0](x)
         for norm, linear in zip(self.norms[:-1], self.linears[1:], strict=True):
-            h = h + linear(self.activation(norm(h)))
-        return self.activation(self.norms[-1](h))
+            h = h + linear(activated(self.activation, norm(h)))
+        return activated(self.activation, self.norms[-1](h))
 
 
 class StackedMLP(nn.Module):
@@ -136,7 +137,7 @@ class StackedMLP(nn.Module):
 
     def _activate(self, h: Tensor, index: int) -> Tensor:
         normal = F.layer_norm(h, h.shape[-1:])
-        return self.activation(torch.addcmul(self.shifts[index], normal, self.scales[index]))
+        return activated(self.activation, torch.addcmul(self.shifts[index], normal, self.scales[index]))
 
 
 class ConditionedMLP(nn.Module):

@@ -20,7 +20,8 @@ def affine(
     """
     if weight.shape[-1] > NARROW:
         return torch.bmm(inputs, weight).add_(bias[:, None])  # baddbmm would begin by writing the bias to every row
-    return torch.baddbmm(bias[:, :, None], weight.mT.contiguous(), inputs.mT).mT.contiguous()
+    transposed = torch.baddbmm(bias[:, :, None], weight.mT.contiguous(), inputs.mT)
+    return transposed.mT.clone(memory_format=torch.contiguous_format)  # no view, which could not be worked on in place
 
 
 def outer(inputs: Float[Tensor, "task point k"], gradient: Float[Tensor, "task point d"]) -> Float[Tensor, "task k d"]:

@@ -54,6 +54,11 @@ class LayerRates:
     bounds: RateBounds
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """(K, D)."""
+        return self.rows.shape[-1], self.columns.shape[-1]
+
+    @property
     def low_rank(self) -> bool:
         """Whether P is an outer product up to an affine map: what hand-derived gradients and low-rank products need."""
         return self.bounds.kind == "affine"
@@ -112,6 +117,13 @@ class NetworkRates(tuple[LayerRates, ...]):
     """The rates of all layers; and their experts as the one array that these are parts of."""
 
     experts: Float[Tensor, "task expert"]
+
+
+def experts_of(rates: Sequence[LayerRates]) -> Float[Tensor, "task expert"]:
+    """Rows, columns and the layer's own expert of one layer after the other."""
+    if isinstance(rates, NetworkRates):
+        return rates.experts
+    return torch.cat([part for layer in rates for part in (layer.rows, layer.columns, layer.layer)], dim=-1)
 
 
 def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
@@ -188,7 +200,7 @@ class RateNetwork(nn.Module):
         """s(·/τ) of every layer's (a, b, c), all experts by one call; rows are of one set after the other."""
         taus = self.temperature.clamp(*TEMPERATURE_RANGE).unbind()
         scaled = torch.cat([layer / tau for layer, tau in zip(logits, taus, strict=True)], dim=-1)
-        # In the weights' precision even under autocast: near its bounds a rate needs its digits.
+        # In the weights' precision even under autocast: near its bounds the variance P(1−P) needs the digits of P.
         experts = torch.sigmoid(scaled.to(self.temperature.dtype))
         return tuple(self._by_layer(own) for own in experts.chunk(sets))
 
