@@ -73,9 +73,9 @@ were made by are not those of the other tables. What the changes are is told in
 [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
 normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 
-QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; and the attentive model in a
-twentieth of them, each of which takes twice as long. All ran on a busy machine, so their seconds do not compare; what
-each reaches in equal seconds is on the page about [speed](speed.md)."""
+QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; the preset `cpu` as it is,
+which is the pretrained `gp-nvdp`; and the attentive model in a twentieth of the steps. All ran on a busy machine, so
+their seconds do not compare; what each reaches in equal seconds is on the page about [speed](speed.md)."""
 
 TOY_TEXT = """The small network of figure 9, with the paper's decoder that sees (x, r) and with one that sees x alone.
 The column *rate* tells what became of the rates, whose floor is 0.01. Where r reaches the decoder by itself, the rates
@@ -128,8 +128,10 @@ def readme_block(folder: Path, budget: str = "cpu") -> str:
         for what in ("attentive", "learning")
         for name, r in read_results(folder, what, budget).items()
     }
-    if (longer := read_results(folder, "quarter", budget).get("shipped-recipe")) is not None:
-        rows[f"nvdp as shipped, {longer['steps']:,} steps"] = longer
+    quarter = read_results(folder, "quarter", budget)
+    for name in ("shipped-recipe", "shipped-preset"):
+        if (longer := quarter.get(name)) is not None:
+            rows[f"nvdp as shipped, {longer['steps']:,} steps"] = longer
     for label, key in (("{}", "{}-learned"), ("{} as shipped", "{}-shipped")):
         known = {name: r for name in NAMES if (r := results.get(key.format(name))) is not None}
         rows |= {f"{label.format(name)}, {r['steps']:,} steps": r for name, r in known.items()}
