@@ -21,10 +21,10 @@ SEEDS_TEXT = """The models as shipped under {seeds} seeds, which change initial 
 the tasks that are scored. Mean over seeds of the score with mean parameters; ± is the standard error of that mean. A
 difference is of two models under the same seed."""
 ORDER_TEXT = """**What becomes of the paper's order.** At this length the variational prior helps the NP by far, and the
-NP+CNP not at all. NVDP is above the CNP in LL and PLL by more than three standard errors, and below it in RLL. NP+CNP,
-with the variational prior or without, is a little above NVDP in all three: NVDP first, as the paper has it, is not
-found here. In five times the steps NVDP comes within a few hundredths of what the paper prints for 500,000 (*A quarter
-of the time* below)."""
+NP+CNP not at all. NVDP has the highest mean LL and PLL, ahead of the CNP by about three standard errors and of NP+CNP
+by less than one: NVDP first, as the paper has it, is where the means point and cannot be told from a tie with NP+CNP.
+In RLL, the log-likelihood of the context itself, it is level with the CNP and below NP+CNP. With seven times the steps
+NVDP comes within a few hundredths of what the paper prints for 500,000 (*A quarter of the time* below)."""
 
 
 def table1_section(results: dict[str, Result], paper: dict[str, Any], budget: str = "cpu") -> str:

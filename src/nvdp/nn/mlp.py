@@ -22,8 +22,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-IN_PLACE = {F.relu, F.leaky_relu}  # the gradient asks for their results alone
-IN_PLACE_WITHOUT_GRADIENT = {F.silu, F.mish}
+IN_PLACE = {F.relu, F.leaky_relu, F.silu, F.mish}  # can be
 
 
 KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
@@ -41,8 +40,11 @@ def activation_named(name: str) -> Activation:
 
 
 def activated(activation: Activation, fresh: Tensor) -> Tensor:
-    """The activation of values that nothing else holds, such as a product: in place where no gradient needs them."""
-    if activation in IN_PLACE or (activation in IN_PLACE_WITHOUT_GRADIENT and not torch.is_grad_enabled()):
+    """The activation of values that nothing else holds: in place where there are no gradients.
+
+    With gradients it would be slower: a linear layer's result is a view, whose changes autograd follows at some length.
+    """
+    if activation in IN_PLACE and not torch.is_grad_enabled():
         return activation(fresh, inplace=True)
     return activation(fresh)
 
