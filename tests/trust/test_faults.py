@@ -134,8 +134,9 @@ def test_a_run_of_an_earlier_version_loads_and_goes_on(tmp_path):
     (folder / "model.safetensors").unlink()
     assert run(config, folder).step == 12
     assert len(checkpoint_paths(folder / "checkpoint")) == 2
+    # Its last six steps draw other noise than in that version: no weight is further off than one step takes it.
     for name, tensor in load_run(folder)[1].state_dict().items():
-        torch.testing.assert_close(tensor, stored[name], rtol=1e-3, atol=1e-4)  # machines differ in rounding
+        torch.testing.assert_close(tensor, stored[name], rtol=0, atol=config.learning_rate)
 
 
 def test_a_checkpoint_whose_optimiser_does_not_fit_is_refused(tmp_path):
