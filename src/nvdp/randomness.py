@@ -83,19 +83,13 @@ def tabled_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator
     >>> torch.equal(noise, tabled_normal((100, 100), like, first))
     False
     """
-    if isinstance(generator, ShareOfNoise):
-        whole = _stretch((generator.parts, *shape), like, generator)
-        return whole[generator.part]
-    return _stretch(shape, like, generator)
-
-
-def _stretch(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    numbers = math.prod(shape)
+    part, parts = (generator.part, generator.parts) if isinstance(generator, ShareOfNoise) else (0, 1)
+    numbers = parts * math.prod(shape)
     if like.dtype != torch.float32 or like.device.type != "cpu" or numbers > TABLE // 4:
-        return torch.randn(tuple(shape), generator=generator, dtype=like.dtype, device=like.device)
+        return standard_normal(shape, like, generator)
     places = (TABLE - numbers) // TABLE_STRIDE + 1
     start = TABLE_STRIDE * int(torch.randint(places, (), generator=generator, device="cpu"))
-    return _table()[start : start + numbers].view(tuple(shape))
+    return _table()[start : start + numbers].view(parts, *shape)[part]
 
 
 @lru_cache(maxsize=1)

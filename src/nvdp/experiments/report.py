@@ -66,8 +66,8 @@ where sampled functions differ, and differ where the exact posterior is wide."""
 RECIPES_TEXT = """One change at a time from the shipped recipe, which is the row `shipped`; what lost stands below it.
 Larger or smaller but more steps win runs as short as these, and the preset `quick` has a learning rate of 0.002 for
 NVDP; in runs five times as long, the rows named *longer*, little of that is left, and the preset `cpu` has seven times
-their steps. `deeper` has the paper's numbers of layers; `wider-r` wins at equal steps, each of which takes half as long
-again. But for those named *longer*, every run sees as many tasks and warms up for a tenth of its steps; one seed and
+their steps. `deeper` has the paper's numbers of layers; `wider-r` wins at equal steps, but its steps cost more. But
+for those named *longer*, every run sees as many tasks and warms up for a tenth of its steps; one seed and
 short runs: directions, not verdicts. With `decoder-x,r` the rates sink to their floor. The tasks that these choices
 were made by are not those of the other tables. What the changes are is told in
 [method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
