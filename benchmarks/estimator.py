@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nvdp.closed_form import predict_points
 from nvdp.data.gp import GPTasks
-from nvdp.estimators import NVDPRegressor
-from nvdp.posteriors import Posterior
-from nvdp.predictions import Prediction
-from nvdp.runtime import keep_freed_memory, use_threads
+from nvdp.posteriors.base import Posterior
+from nvdp.posteriors.dropout import predict_points
+from nvdp.posteriors.prediction import Prediction
+from nvdp.system import keep_freed_memory, use_threads
+from nvdp.tables import NVDPRegressor
 
 CONTEXT, QUERIES = 50, 400
 CONTEXTS = (3, 10, 50)

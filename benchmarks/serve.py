@@ -26,7 +26,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nvdp.bench.timing import machine
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 QUERY = [[-2 + 4 * i / 96] for i in range(97)]  # as the page of functions asks
 MODELS = ("gp", "exact-gp")

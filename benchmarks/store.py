@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 import nvdp
-from nvdp.runtime import use_threads
 from nvdp.store import TaskStore, store_stats
+from nvdp.system import use_threads
 
 POINTS, QUERIES, BATCH = 4, 10, 1_000
 

@@ -16,7 +16,7 @@ from torch import Tensor
 import nvdp
 from nvdp.data.gp import GPTaskBatch
 from nvdp.plots import FunctionPanel, figure_functions, five_point_task, gp_function_panel
-from nvdp.runtime import use_threads
+from nvdp.system import use_threads
 
 SIZES, FIRST = (2, 5, 10, 15), 2
 

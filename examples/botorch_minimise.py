@@ -27,11 +27,10 @@ import torch
 from torch import Tensor
 
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, SIGNAL_SCALES, rbf_kernel
-from nvdp.estimators import NVDPRegressor
-from nvdp.files import write_text
 from nvdp.plots.regret import RegretPanel, figure_regret
 from nvdp.randomness import derived_generator, derived_seed
-from nvdp.runtime import use_threads
+from nvdp.system import use_threads, write_text
+from nvdp.tables import NVDPRegressor
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # GPyTorch's imports warn of deprecated parts of PyTorch

@@ -15,11 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nvdp.data.episodes import EpisodeConfig, draw_episodes
-from nvdp.data.fewshot_sets import class_source
-from nvdp.estimators import NVDPClassifier
+from nvdp.data.episodes import EpisodeConfig, class_source, draw_episodes
 from nvdp.plots.style import BLUE, FONT_SIZE, VERMILLION, WIDTH, new_figure, save_figure, tidy
-from nvdp.runtime import use_threads
+from nvdp.system import use_threads
+from nvdp.tables import NVDPClassifier
 
 HERE = Path(__file__).resolve().parent.parent
 WAY, QUERIES, SIDE = 5, 10, 28

@@ -22,12 +22,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from nvdp.closed_form import predict_points
 from nvdp.data.tables import Columns
 from nvdp.plots.tables import TablePanel, figure_tables
-from nvdp.rivals import scoring_task
-from nvdp.runtime import use_threads
-from nvdp.table_fit import HowToFit, TableFit, fit_table
+from nvdp.posteriors.dropout import predict_points
+from nvdp.system import use_threads
+from nvdp.tables.fit import HowToFit, TableFit, fit_table
+from nvdp.tables.rivals import scoring_task
 
 HERE = Path(__file__).resolve().parent.parent
 DRAWN, GRID = 4, 100

@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from growth_curves import read_set
 
-from nvdp.closed_form import predict_points
-from nvdp.estimators import NVDPRegressor
 from nvdp.plots.tables import TablePanel, figure_tables
-from nvdp.rivals import Case, context_gp, score_cases, summary
-from nvdp.runtime import use_threads
+from nvdp.posteriors.dropout import predict_points
+from nvdp.system import use_threads
+from nvdp.tables import NVDPRegressor
+from nvdp.tables.rivals import Case, context_gp, score_cases, summary
 from nvdp.tasks import Task
 
 HERE = Path(__file__).resolve().parent.parent
@@ -102,7 +102,7 @@ def main() -> None:
 
 def last_visit(task: Task):
     """The last size seen, with half the spread of all simulated outputs."""
-    from nvdp.predictions import Prediction
+    from nvdp.posteriors.prediction import Prediction
 
     last = task.y_context[-1].expand(1, len(task.x_target), -1)
     return Prediction(last, torch.full_like(last, 0.5))

@@ -18,7 +18,7 @@ import torch
 
 from faults.page import write_page
 from faults.tally import Tally
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 EXAMPLES = 50  # of each property and model
 

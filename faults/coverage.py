@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 ROOT = Path(__file__).parents[1]
 LEAST = 90.0  # per cent of the lines of src/nvdp

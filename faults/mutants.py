@@ -88,7 +88,7 @@ def main() -> None:
         "versions": {each: version(each) for each in ("mutmut", "pytest", "torch")},
         "tried": [tally.record() for tally in tallies],
     }
-    from nvdp.files import write_text  # not above: as a plugin this file may not import what is to be mutated
+    from nvdp.system import write_text  # not above: as a plugin this file may not import what is to be mutated
 
     write_text(ROOT / "results" / "trust" / "mutants.json", json.dumps(record, indent=1, ensure_ascii=False) + "\n")
     for tally in tallies:

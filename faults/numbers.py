@@ -12,8 +12,8 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import KLScale
 from nvdp.tasks import TaskBatch
-from nvdp.training.config import DROPOUT_MODELS, READING, WAVES
-from nvdp.training.step import TrainingStep
+from nvdp.training.loop import TrainingStep
+from nvdp.training.presets import DROPOUT_MODELS, READING, WAVES
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 MIXED = "bfloat16, mixed"

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.coverage import LEAST
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 ORDER = (
     "interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming", "mutants",

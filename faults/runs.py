@@ -14,8 +14,8 @@ from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
 from nvdp.training.checkpoint import load_newest_checkpoint
 from nvdp.training.config import RunConfig
+from nvdp.training.loop import Machine, Outcome, train
 from nvdp.training.run_folder import CHECKPOINTS, load_run
-from nvdp.training.trainer import Machine, Outcome, train
 
 SMALL = {
     "width": 8,
@@ -55,7 +55,7 @@ def run(config: RunConfig, folder: Path, devices: int = 1, resume: bool = True) 
 def start(config: RunConfig, folder: Path, devices: int = 1) -> BaseProcess:
     """The same in a process of its own, quickly: a server that has imported everything forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nvdp.training.trainer"])
+    context.set_forkserver_preload(["nvdp.training.loop"])
     process = context.Process(target=_run, args=(config.to_json(), str(folder), devices))
     process.start()
     return process

@@ -49,8 +49,7 @@ def _write(path: Path, number: int) -> None:
 
 
 def _measure(folder: Path) -> dict[str, float]:
-    from nvdp.data.table_stream import stream_tasks
-    from nvdp.data.tables import Columns
+    from nvdp.data.tables import Columns, stream_tasks
 
     began = time.monotonic()
     table = stream_tasks(folder, Columns("task", ("x",), ("y",)))

@@ -10,7 +10,7 @@ from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI
-from nvdp.predictions import Prediction
+from nvdp.posteriors.prediction import Prediction
 
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp-attentive")
 

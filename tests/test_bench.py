@@ -19,9 +19,9 @@ from nvdp.bench.timing import Timings, interleaved
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
-from nvdp.nn import dropout_linear
+from nvdp.nn import dropout as dropout_linear
 from nvdp.randomness import standard_normal
-from nvdp.training.step import TrainingStep
+from nvdp.training.loop import TrainingStep
 
 TINY = Case(tasks=2, points=5, context=3, width=4, layers=2)
 CONTRACT = {"model", "shape", "ours_ms", "autograd_ms", "floor_ms"}

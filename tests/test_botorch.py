@@ -16,11 +16,11 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from nvdp.botorch import FunctionsPosterior, NVDPModel
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.fitted import FittedModel
+from nvdp.loading import FittedModel
 from nvdp.models.registry import build_model
 from nvdp.plots.regret import RegretPanel, figure_regret
-from nvdp.scaling import DataScale
-from nvdp.training.config import preset_config
+from nvdp.training.presets import preset_config
+from nvdp.units import DataScale
 
 NAMES = ("nvdp", "cnp", "np", "np+cnp", "nvdp-attentive")  # every kind of posterior, with a memory and without
 SHAPE = torch.Size([8])

@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from nvdp.class_predictions import ClassPrediction
 from nvdp.errors import InputError
+from nvdp.posteriors.prediction import ClassPrediction
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@ import math
 import pytest
 import torch
 
-from nvdp.class_predictions import ClassPrediction
-from nvdp.classification_metrics import CalibrationBins, ClassificationScores, evaluate_classification
 from nvdp.errors import InputError
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.evaluation.metrics import CalibrationBins, ClassificationScores, evaluate_classification
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import build_model
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet, TaskBatch
 
 

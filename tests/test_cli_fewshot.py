@@ -10,8 +10,9 @@ import pytest
 from command_line import nvdp
 from PIL import Image
 
-from nvdp.data import feature_cache, fewshot_folder
-from nvdp.data.fewshot_folder import split_classes
+from nvdp.data import class_pools as fewshot_folder
+from nvdp.data import features as feature_cache
+from nvdp.data.class_pools import split_classes
 
 TASK = "folder-of-classes"
 QUICK = ["--way", "3", "--shot", "2", "--queries", "3", "--preset", "quick", "--quiet"]

@@ -57,7 +57,8 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
     growth().to_csv(tmp_path / "table.csv", index=False)
     once = iter([number])  # a second signal is obeyed at once
     monkeypatch.setattr(
-        "nvdp.training.fit.TrainingProgress.advance", lambda bar: [os.kill(os.getpid(), each) for each in once]
+        "nvdp.training.early_stopping.TrainingProgress.advance",
+        lambda bar: [os.kill(os.getpid(), each) for each in once],
     )
     outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
     assert outcome.returncode == code
@@ -77,8 +78,8 @@ def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
 
 
 def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
+    from nvdp.tables.recipes import FEW as RECIPES
     from nvdp.training.config import RunConfig
-    from nvdp.training.table_recipes import FEW as RECIPES
 
     recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"]]
     saved = RunConfig.load(model / "config.json").model

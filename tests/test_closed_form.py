@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from nvdp.closed_form import SAMPLES, predict_points
 from nvdp.models.registry import build_model
+from nvdp.posteriors.dropout import SAMPLES, predict_points
 
 
 def close(ours, theirs, mean, std):

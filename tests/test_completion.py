@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from nvdp.completion import complete, psnr, random_shown
 from nvdp.errors import InputError
 from nvdp.experiments import figure4, table2
 from nvdp.experiments.figure4 import context_sizes, grid_from_json, grid_to_json, pixel_choice
+from nvdp.images.completion import PixelChoice, complete, psnr, random_contexts, random_shown
 from nvdp.models.registry import build_model
-from nvdp.pixel_choice import PixelChoice, random_contexts
 from nvdp.plots import PictureGrid, PictureRow, completion_grid, context_grid, figure_pictures
 from nvdp.plots.images import HIDDEN, HIDDEN_COLOUR
 

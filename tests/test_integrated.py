@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from nvdp.integrated import IntegratedPosterior, joint_log_density, weight_variance
 from nvdp.models.registry import build_model
+from nvdp.posteriors.integrated import IntegratedPosterior, joint_log_density, weight_variance
 from nvdp.tasks import PointSet
 
 NAMES = ("nvdp-attentive", "nvdp-conv")

@@ -9,8 +9,8 @@ from command_line import nvdp as nvdp_command
 
 import nvdp
 from nvdp.data.gp import GPTasks
+from nvdp.evaluation.metrics import evaluate_regression
 from nvdp.loading import pretrained_names
-from nvdp.metrics import evaluate_regression
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"
 

@@ -5,7 +5,7 @@ import torch
 from torch.distributions import Normal
 
 from nvdp.data.gp import GPTasks
-from nvdp.metrics import (
+from nvdp.evaluation.metrics import (
     RegressionScores,
     RunningCorrelation,
     RunningMoments,
@@ -15,7 +15,7 @@ from nvdp.metrics import (
 )
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import build_model
-from nvdp.predictions import Prediction
+from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import Task, TaskBatch
 
 

@@ -5,10 +5,10 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.models.fewshot_base import query_points
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.base import query_points
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.nn.dropout_linear import LocalNoise
+from nvdp.nn.dropout import LocalNoise
 from nvdp.objectives import (
     OBJECTIVES,
     KLScale,

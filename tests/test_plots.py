@@ -27,7 +27,7 @@ from nvdp.plots import (
 )
 from nvdp.plots.panels import exact_functions
 from nvdp.plots.style import DPI, FONT_SIZE, save_figure
-from nvdp.training.config import TOY
+from nvdp.training.presets import TOY
 
 SMALL = {"width": 8, "layers": 2, "representation": 8, "encoder_layers": 2, "rate_width": 8, "latent": 8}
 KINDS = ("sine", "cosine", "tanh")

@@ -4,7 +4,8 @@ from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
-from nvdp.posteriors import NUMBERS_AT_ONCE, DropoutPosterior, sample_groups
+from nvdp.posteriors.base import NUMBERS_AT_ONCE, sample_groups
+from nvdp.posteriors.dropout import DropoutPosterior
 
 
 def dropout_normal(theta, p):
@@ -60,7 +61,7 @@ def test_weights_sampled_in_groups_follow_the_same_distribution(nvdp_pair, monke
     x = torch.zeros(4, 1, 1, dtype=torch.float64)
     n = 4000
     together = q.sampled_outputs(x, n, torch.Generator().manual_seed(1))
-    monkeypatch.setattr("nvdp.posteriors.NUMBERS_AT_ONCE", 4 * 64 * 100)
+    monkeypatch.setattr("nvdp.posteriors.base.NUMBERS_AT_ONCE", 4 * 64 * 100)
     grouped = q.sampled_outputs(x, n, torch.Generator().manual_seed(2))
     assert grouped.shape == together.shape
     error = ((together.var(0) + grouped.var(0)) / n).sqrt()

@@ -3,7 +3,7 @@ import torch
 from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 from nvdp.errors import InputError
-from nvdp.predictions import Prediction
+from nvdp.posteriors.prediction import Prediction
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
-from nvdp.states import TaskState, encoder_fingerprint, posterior_from_bytes
+from nvdp.models.state import TaskState, encoder_fingerprint, posterior_from_bytes
 from nvdp.tasks import PointSet
 
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")

@@ -14,7 +14,7 @@ from test_cli import nvdp, refusal
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
-from nvdp.states import TaskState
+from nvdp.models.state import TaskState
 from nvdp.store import TaskStore, store_stats
 
 

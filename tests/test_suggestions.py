@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import nvdp
-from nvdp import suggestions
 from nvdp.errors import InputError
-from nvdp.estimators import NVDPRegressor
 from nvdp.models.registry import build_model
-from nvdp.predictions import Prediction
-from nvdp.suggestions import doubt
+from nvdp.posteriors import suggestions
+from nvdp.posteriors.prediction import Prediction
+from nvdp.posteriors.suggestions import doubt
+from nvdp.tables import NVDPRegressor
 
 NAMES = ("nvdp", "cnp", "np", "np+cnp", "nvdp-attentive")  # every kind of posterior, with a memory and without
 

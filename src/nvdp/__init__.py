@@ -15,9 +15,11 @@ from nvdp.loading import load
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.posteriors import DropoutPosterior, LatentPosterior, PointPosterior, Posterior
-from nvdp.predictions import Prediction
-from nvdp.states import TaskState, posterior_from_bytes
+from nvdp.models.state import TaskState, posterior_from_bytes
+from nvdp.posteriors.base import Posterior
+from nvdp.posteriors.dropout import DropoutPosterior
+from nvdp.posteriors.latent import LatentPosterior, PointPosterior
+from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, Task, TaskBatch
 
 __version__ = "0.1.0"

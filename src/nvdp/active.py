@@ -15,11 +15,11 @@ from torch import Tensor
 
 from nvdp.data.gp import GPTaskBatch
 from nvdp.errors import InputError
-from nvdp.metrics import RunningMoments, task_means
+from nvdp.evaluation.metrics import RunningMoments, task_means
 from nvdp.models.base import MetaModel
-from nvdp.predictions import Prediction
+from nvdp.posteriors.prediction import Prediction
+from nvdp.posteriors.suggestions import doubt, most_doubtful
 from nvdp.randomness import derived_generator
-from nvdp.suggestions import doubt, most_doubtful
 from nvdp.tasks import TaskBatch
 
 SCORES = ("LL", "expected_log", "RMSE")

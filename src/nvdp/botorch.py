@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.special import ndtr, ndtri
 
 from nvdp.errors import InputError
-from nvdp.estimators.base import MetaEstimator
-from nvdp.fitted import FittedModel
+from nvdp.loading import FittedModel
 from nvdp.models.base import MetaModel
+from nvdp.posteriors.dropout import SampledFunctions
 from nvdp.randomness import derived_generator
-from nvdp.sampled_functions import SampledFunctions
-from nvdp.scaling import DataScale
+from nvdp.tables.estimator import MetaEstimator
+from nvdp.units import DataScale
 
 SAMPLES = 64  # functions; a power of two is covered evenly by quasi-random numbers
 
@@ -104,9 +104,9 @@ def _sampler(posterior: FunctionsPosterior, sample_shape: torch.Size, *, seed: i
 class NVDPModel(Model):
     """A trained model and the observations of a new task, as BoTorch takes it.
 
-    ``model`` is any regression model of this package, or a fitted one (`nvdp.fitted.load_fitted`, or an `NVDPRegressor`
-    after `meta_fit`), whose units are then those of X and Y. The observations are (*batch, points, inputs) and
-    (*batch, points, outputs), in any number, even none. A learned σ(x) holds much of what a model does not know of a
+    ``model`` is any regression model of this package, or a fitted one (`nvdp.loading.load_fitted`, or an
+    `NVDPRegressor` after `meta_fit`), whose units are then those of X and Y. The observations are (*batch, points,
+    inputs) and (*batch, points, outputs), in any number, even none. A learned σ(x) holds much of what a model does not know of a
     function. With ``lean`` each of the ``samples`` functions leans to one side by its own share of what σ(x) is above
     its floor, so that the variance of samples is the predictive one; without, they are the posterior's functions alone.
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.distributions import kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.models.base import MetaModel
-from nvdp.models.fewshot_base import FewShotModel, query_points
-from nvdp.posteriors import DropoutPosterior, TaskPosterior
+from nvdp.models.base import FewShotModel, MetaModel, query_points
+from nvdp.posteriors.base import TaskPosterior
+from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.tasks import TaskBatch
 
 KL_REDUCTIONS = {

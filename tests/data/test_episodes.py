@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from nvdp.data.class_pools import ClassPool, image_vectors
 from nvdp.data.episodes import EpisodeConfig, EpisodeTasks, check_pool, draw_episodes
-from nvdp.data.fewshot_pool import ClassPool, image_vectors
 from nvdp.errors import InputError
 
 

@@ -8,17 +8,18 @@ import pytest
 import torch
 from PIL import Image
 
-from nvdp.data import fewshot_cache, fewshot_folder, fewshot_mini, fewshot_omniglot
-from nvdp.data.config import DataConfig
-from nvdp.data.episodes import EpisodeConfig
-from nvdp.data.feature_cache import CachedFeatures, write_features
-from nvdp.data.fetch import data_folder
-from nvdp.data.fewshot_cache import kept_array
-from nvdp.data.fewshot_folder import FolderClasses, split_classes
-from nvdp.data.fewshot_mini import MiniImageNetClasses
-from nvdp.data.fewshot_omniglot import OmniglotClasses, characters_of
-from nvdp.data.fewshot_sets import episode_tasks
+from nvdp.data import class_pools as fewshot_cache
+from nvdp.data import class_pools as fewshot_folder
+from nvdp.data.class_pools import FolderClasses, kept_array, split_classes
+from nvdp.data.episodes import EpisodeConfig, episode_tasks
+from nvdp.data.features import CachedFeatures, write_features
+from nvdp.data.public import miniimagenet as fewshot_mini
+from nvdp.data.public import omniglot_classes as fewshot_omniglot
+from nvdp.data.public.fetch import data_folder
+from nvdp.data.public.miniimagenet import MiniImageNetClasses
+from nvdp.data.public.omniglot_classes import OmniglotClasses, characters_of
 from nvdp.data.registry import task_source
+from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 
 RANDOM = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from torch.distributions import MultivariateNormal
 from nvdp.data import gp
 from nvdp.data.gp import GPTaskBatch, GPTasks, rbf_kernel
 from nvdp.data.source import validation_tasks
-from nvdp.metrics import RunningMoments, task_means
+from nvdp.evaluation.metrics import RunningMoments, task_means
 from nvdp.nn.likelihoods import gaussian_log_prob
 
 SOURCE = GPTasks()

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nvdp.data import fetch, image_sets
-from nvdp.data.config import DataConfig
+from nvdp.data import images as image_sets
 from nvdp.data.image_files import SPLITS, open_picture, picture_array, picture_channels, read_idx, write_picture
-from nvdp.data.image_folder import FolderImages
-from nvdp.data.image_sets import PUBLIC_SETS, PublicImages
+from nvdp.data.images import PUBLIC_SETS, FolderImages, PublicImages
+from nvdp.data.public import fetch
+from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 
 RANDOM = np.random.default_rng(0)

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from nvdp.data.image_sets import PUBLIC_SETS, PublicImages
-from nvdp.data.images import ImageTasks, pixel_coordinates, whole_images
+from nvdp.data.images import PUBLIC_SETS, ImageTasks, PublicImages, pixel_coordinates, whole_images
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.errors import InputError
-from nvdp.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate_regression
 from nvdp.models.registry import build_model
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.loop import Machine, train
+from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import load_run
-from nvdp.training.trainer import Machine, train
 
 real = pytest.mark.skipif(not os.environ.get("NVDP_DATA"), reason="NVDP_DATA names no folder of data sets")
 

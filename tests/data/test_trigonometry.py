@@ -7,7 +7,7 @@ from nvdp.data.registry import SOURCES, task_source
 from nvdp.data.source import validation_tasks
 from nvdp.data.trigonometry import FUNCTIONS, TrigonometryTasks
 from nvdp.errors import InputError
-from nvdp.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate_regression
 from nvdp.models.registry import build_model
 
 SOURCE = TrigonometryTasks()

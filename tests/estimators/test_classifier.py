@@ -13,7 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from nvdp.errors import InputError
-from nvdp.estimators import NVDPClassifier
+from nvdp.tables import NVDPClassifier
 
 FEATURES, TELLING = 6, 2
 

@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.estimators import NVDPRegressor
+from nvdp.tables import NVDPRegressor
 
 X = np.array([[-1.0], [0.0], [1.0]])
 Y = np.array([0.3, 0.9, 0.1])

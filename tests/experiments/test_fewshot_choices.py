@@ -5,7 +5,7 @@ from dataclasses import asdict
 from nvdp.experiments.fewshot_choices import KL_WEIGHTS, MODEL, RIVALS, SHIPPED, TUNING_SEED, plan
 from nvdp.experiments.report_choices import choices_section
 from nvdp.experiments.table3 import plan as table3_plan
-from nvdp.training.fewshot_presets import NVDP_FEWSHOT_KL
+from nvdp.training.presets import NVDP_FEWSHOT_KL
 
 
 def test_every_run_changes_what_its_name_says_and_sees_no_test_class():

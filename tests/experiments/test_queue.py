@@ -12,7 +12,8 @@ from nvdp.experiments.report import readme_block, results_page
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table1 import NAMES
 from nvdp.models.config import ModelConfig
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import preset_config
 
 
 def tiny(model="cnp", **changes):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nvdp.data import fewshot_folder
-from nvdp.data.config import DataConfig
+from nvdp.data import class_pools as fewshot_folder
+from nvdp.data.source import DataConfig
 from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.queue import work_off
@@ -17,7 +17,7 @@ from nvdp.experiments.report_table3 import table3_section
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table3 import METHODS, SETTINGS, extractor_config, plan, regime_of, run_name
 from nvdp.training.config import RunConfig
-from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.presets import fewshot_config
 
 
 def test_the_cpu_budget_has_every_method_and_column_in_one_regime():

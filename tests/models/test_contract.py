@@ -8,7 +8,8 @@ from torch.distributions import kl_divergence
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model, model_spec
-from nvdp.posteriors import DropoutPosterior, PointPosterior
+from nvdp.posteriors.dropout import DropoutPosterior
+from nvdp.posteriors.latent import PointPosterior
 from nvdp.tasks import PointSet, Task, TaskBatch
 
 NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.distributions import kl_divergence
 
-from nvdp.classification_metrics import evaluate_classification
 from nvdp.errors import InputError
-from nvdp.models.fewshot_base import class_means, one_hot, query_points
-from nvdp.models.fewshot_config import GRADIENT_MODELS, FewShotConfig
+from nvdp.evaluation.metrics import evaluate_classification
+from nvdp.models.base import class_means, one_hot, query_points
+from nvdp.models.config import GRADIENT_MODELS, FewShotConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.engines import AUTOGRAD
 from nvdp.objectives import OBJECTIVES, KLScale
@@ -181,7 +181,7 @@ def test_noise_of_single_points_predicts_what_sampled_weights_predict(tasks, mon
     posterior = small("nvdp", rate_floor=0.2).eval().requires_grad_(False).double().adapt(tasks.context)
     x = posterior.embed(tasks.x.double())[:, :4]
     noise = torch.Generator().manual_seed(1)
-    monkeypatch.setattr("nvdp.class_posteriors.NUMBERS_AT_ONCE", 2**13)  # two groups of tasks
+    monkeypatch.setattr("nvdp.posteriors.classes.NUMBERS_AT_ONCE", 2**13)  # two groups of tasks
     coherent = posterior.sampled_outputs(x, 400, noise)
     pointwise = posterior.predictive_outputs(x, 400, noise)
     error = coherent.std(0) / 400**0.5

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.config import FewShotConfig
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale, query_likelihood_bound

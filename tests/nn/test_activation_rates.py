@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nvdp.classification_metrics import evaluate_classification
-from nvdp.models.fewshot_base import class_means
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.evaluation.metrics import evaluate_classification
+from nvdp.models.base import class_means
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.nn.activation_rates import GAINS, start_from_nearest_mean
-from nvdp.nn.dropout_linear import DropoutNetwork
+from nvdp.nn.class_rates import GAINS, start_from_nearest_mean
+from nvdp.nn.dropout import DropoutNetwork
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.tasks import TaskBatch
-from nvdp.training.nearest_mean import nearest_mean_hits
+from nvdp.training.pretrain import nearest_mean_hits
 
 WAY, FEATURES = 5, 32
 SIZES = {"way": WAY, "extractor": "none", "features": FEATURES, "width": 128, "meta_width": 32}

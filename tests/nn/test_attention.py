@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.nn.attention import DistanceAttention
-from nvdp.nn.context_attention import ContextAttention
+from nvdp.nn.attention import ContextAttention, DistanceAttention
 from nvdp.tasks import PointSet
 
 

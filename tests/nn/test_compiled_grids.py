@@ -14,7 +14,7 @@ from nvdp.nn import compiled_grids
 from nvdp.nn.grids import PLAIN, Grids
 from nvdp.objectives import KLScale
 from nvdp.randomness import derived_generator
-from nvdp.training.step import TrainingStep, check_engine, has_compiler
+from nvdp.training.loop import TrainingStep, check_engine, has_compiler
 
 FLOOR = 0.01
 needs_compiler = pytest.mark.skipif(not has_compiler() and "NVDP_NO_SKIPS" not in os.environ, reason="no C++ compiler")

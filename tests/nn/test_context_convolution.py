@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.nn.context_convolution import ContextConvolution, Grid
+from nvdp.nn.convolution import ContextConvolution, Grid
 from nvdp.tasks import PointSet
 
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.conv import EXTRACTORS, ConvExtractor, extractor_shape, pooled
+from nvdp.nn.extractors import EXTRACTORS, ConvExtractor, extractor_shape, pooled
 
 IMAGES = {"conv4": (1, 28), "conv5": (3, 84)}
 

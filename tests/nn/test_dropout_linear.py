@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nvdp.nn.dropout_linear import DropoutLinear, DropoutNetwork, LocalNoise, MeanWeights, SampledWeights
+from nvdp.nn.dropout import DropoutLinear, DropoutNetwork, LocalNoise, MeanWeights, SampledWeights
 from nvdp.nn.rates import LayerRates, RateBounds
 
 SAMPLES = 20_000

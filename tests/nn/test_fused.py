@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 
 from nvdp.nn import fused
 from nvdp.nn import fused_kl as fused_kl_module
-from nvdp.nn.dropout_linear import DropoutLinear, LocalNoise
+from nvdp.nn.dropout import DropoutLinear, LocalNoise
 from nvdp.nn.rates import LayerRates, RateBounds, dropout_kl
 from nvdp.randomness import tabled_normal
 

@@ -7,8 +7,8 @@ import torch
 
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
-from nvdp.nn.inputs import InputScale
-from nvdp.nn.sets import MeanSetEncoder
+from nvdp.nn.encoders import MeanSetEncoder
+from nvdp.nn.mlp import InputScale
 from nvdp.tasks import PointSet
 
 

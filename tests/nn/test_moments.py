@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nvdp.nn.dropout_linear import DropoutNetwork, SampledWeights
+from nvdp.nn.dropout import DropoutNetwork, SampledWeights
 from nvdp.nn.moments import activation_moments, output_moments, relu_moments
 from nvdp.nn.rates import LayerRates, RateBounds
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from nvdp.nn.set_encoders import AttentiveSetEncoder, BayesianSetEncoder
+from nvdp.nn.encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.tasks import PointSet
 
 SHAPE = (1, 1, 8, 2, "relu")

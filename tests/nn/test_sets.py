@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from nvdp.nn.sets import MeanSetEncoder
+from nvdp.nn.encoders import MeanSetEncoder
 from nvdp.tasks import PointSet
 
 ENCODERS = [

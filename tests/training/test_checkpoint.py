@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.files import write_text, write_whole
+from nvdp.system import write_text, write_whole
 from nvdp.training.checkpoint import (
     Checkpoint,
     checkpoint_paths,

@@ -5,12 +5,11 @@ import pytest
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.models.config import ModelConfig
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.config import FewShotConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import CLASS_OBJECTIVES
-from nvdp.training.config import RunConfig, preset_config
-from nvdp.training.fewshot_presets import FEWSHOT_PRESETS, fewshot_config
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import FEWSHOT_PRESETS, fewshot_config, preset_config
 
 NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
 

@@ -8,16 +8,23 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from nvdp.data import feature_cache, fewshot_folder
-from nvdp.data.config import DataConfig
-from nvdp.data.episodes import EpisodeConfig
-from nvdp.data.feature_cache import CachedFeatures
-from nvdp.data.fewshot_sets import class_source
+from nvdp.data import class_pools as fewshot_folder
+from nvdp.data import features as feature_cache
+from nvdp.data.episodes import EpisodeConfig, class_source
+from nvdp.data.features import CachedFeatures
+from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
-from nvdp.training.nearest_mean import nearest_mean_accuracy
-from nvdp.training.pretrain import TrainingImages, build_classifier, pretrain, timed
-from nvdp.training.pretrain_config import PretrainConfig, pretrain_config
-from nvdp.training.pretrain_model import EXTRACTOR, load_extractor
+from nvdp.training.pretrain import (
+    EXTRACTOR,
+    PretrainConfig,
+    TrainingImages,
+    build_classifier,
+    load_extractor,
+    nearest_mean_accuracy,
+    pretrain,
+    pretrain_config,
+    timed,
+)
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
 

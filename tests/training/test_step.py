@@ -11,10 +11,11 @@ from nvdp.experiments.plan import paper_architecture
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale
-from nvdp.training import trainer
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training import loop as trainer
+from nvdp.training.config import RunConfig
+from nvdp.training.loop import Machine, train
+from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import load_run
-from nvdp.training.trainer import Machine, train
 
 
 @pytest.fixture

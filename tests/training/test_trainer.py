@@ -14,15 +14,14 @@ import torch
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate_regression
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale
-from nvdp.training import trainer
+from nvdp.training import loop as trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.lock import only_process
-from nvdp.training.run_folder import load_run, start_run
-from nvdp.training.trainer import Machine, learning_rate_at, train
+from nvdp.training.loop import Machine, learning_rate_at, train
+from nvdp.training.run_folder import load_run, only_process, start_run
 
 MACHINE = Machine(device="cpu", threads=1)
 
@@ -31,7 +30,7 @@ import os, signal, sys
 from pathlib import Path
 from nvdp.data.gp import GPTasks
 from nvdp.training.config import RunConfig
-from nvdp.training.trainer import Machine, train
+from nvdp.training.loop import Machine, train
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 draw, rename = GPTasks.training_batch, Path.replace

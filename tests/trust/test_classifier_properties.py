@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet
 

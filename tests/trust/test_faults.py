@@ -15,9 +15,8 @@ from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
 from nvdp.training.checkpoint import checkpoint_paths
 from nvdp.training.distributed import check_shares, launch, strategy_for
+from nvdp.training.loop import Machine, TrainingStep, train
 from nvdp.training.run_folder import load_run
-from nvdp.training.step import TrainingStep
-from nvdp.training.trainer import Machine, train
 
 OLD_RUN = Path(__file__).parent / "old_run"
 

@@ -4,8 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nvdp.data.table_stream import stream_tasks
-from nvdp.data.tables import Columns, read_tasks, split_tasks
+from nvdp.data.tables import Columns, read_tasks, split_tasks, stream_tasks
 from nvdp.errors import InputError
 
 COLUMNS = Columns("tree", ("day",), ("size",))

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from nvdp.data.tables import Columns
-from nvdp.fitted import FittedModel, save_fitted, start_fit
+from nvdp.loading import FittedModel, save_fitted, start_fit
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
-from nvdp.scaling import DataScale
 from nvdp.training.config import RunConfig
-from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.presets import fewshot_config
 from nvdp.training.run_folder import save_model
+from nvdp.units import DataScale
 
 SMALL = {"width": 16, "layers": 2, "representation": 16, "encoder_layers": 2, "rate_width": 16, "rate_layers": 2}
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)

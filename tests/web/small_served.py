@@ -1,10 +1,10 @@
 """Small untrained models as the server holds them."""
 
-from nvdp.classify import PictureClassifier
-from nvdp.fitted import FittedModel
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.images.classify import PictureClassifier
+from nvdp.loading import FittedModel
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import build_model
-from nvdp.scaling import DataScale
+from nvdp.units import DataScale
 from nvdp.web.served_classifier import CHARACTERS, ServedClassifier
 from nvdp.web.served_model import ServedModel
 

@@ -6,8 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from nvdp.data.fetch import locate
-from nvdp.data.omniglot import OMNIGLOT, numbered_from_npz
+from nvdp.data.public.fetch import locate
+from nvdp.data.public.omniglot import OMNIGLOT, numbered_from_npz
 
 
 @pytest.fixture

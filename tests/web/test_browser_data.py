@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-import nvdp.fitted
+import nvdp.loading
 
 ROWS = [("oak", 10, 21.5), ("oak", 200, 40), ("oak", 400, 71), ("oak", 650, 88), ("ash", 50, 30), ("ash", 300, 55.5)]
 TABLE = "tree,day,size\n" + "".join(f"{tree},{day},{size}\n" for tree, day, size in ROWS)
@@ -35,7 +35,7 @@ def test_the_points_of_a_task_are_predicted_as_the_fitted_model_does(page, runs)
     drawn(page)
     answer, asked = waited.value.json(), waited.value.request.post_data_json
     assert asked["x"] == [[10], [200], [400]]  # the first three of the oak
-    fitted = nvdp.fitted.load_fitted(runs[-1])
+    fitted = nvdp.loading.load_fitted(runs[-1])
     x, y, query = (np.array(asked[name], dtype=float) for name in ("x", "y", "query"))
     posterior = fitted.model.adapt(fitted.scale.x_in(x), fitted.scale.y_in(y))
     expected = fitted.scale.y_out(posterior.predict(fitted.scale.x_in(query), 16, 1))

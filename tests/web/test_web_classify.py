@@ -10,8 +10,8 @@ from small_served import PIXELS, classifier, regression
 
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError
-from nvdp.scaling import DataScale
 from nvdp.training.config import RunConfig
+from nvdp.units import DataScale
 from nvdp.web import limits
 from nvdp.web.served import served_models
 from nvdp.web.server import create_app

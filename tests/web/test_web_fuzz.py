@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from small_served import PIXELS, classifier, regression
 
-from nvdp.scaling import DataScale
 from nvdp.training.config import RunConfig
+from nvdp.units import DataScale
 from nvdp.web.exact_gp import ExactGP
 from nvdp.web.server import create_app
 

@@ -13,8 +13,9 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
-from nvdp.training.config import RunConfig, preset_config
-from nvdp.training.step import TrainingStep
+from nvdp.training.config import RunConfig
+from nvdp.training.loop import TrainingStep
+from nvdp.training.presets import preset_config
 
 Step = Callable[[], None]
 

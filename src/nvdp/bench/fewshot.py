@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from nvdp.bench.timing import Timings, interleaved
-from nvdp.data.fewshot_sets import class_source
-from nvdp.models.fewshot_base import FewShotModel
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.data.episodes import class_source
+from nvdp.models.base import FewShotModel
+from nvdp.models.config import FewShotConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.randomness import derived_generator
-from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.presets import fewshot_config
 
 NAMES = [name for name, spec in MODELS.items() if spec.classifier is not None]
 BASE = "protonet"

@@ -11,16 +11,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
-from nvdp.evaluation import VALIDATION_SEED
-from nvdp.metrics import RegressionScores, Scores, evaluate_regression
+from nvdp.evaluation.metrics import RegressionScores, Scores, evaluate_regression
+from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.loop import TrainingStep, learning_rate_at
 from nvdp.training.optimizers import build_optimizer
-from nvdp.training.step import TrainingStep
-from nvdp.training.trainer import learning_rate_at
+from nvdp.training.presets import preset_config
 
 RECIPES = (  # model, preset
     ("nvdp-attentive", "cpu"),

@@ -10,7 +10,7 @@ from rich.table import Table
 from nvdp.bench import adapt, fewshot, growth, quality, step
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
-from nvdp.runtime import keep_freed_memory, use_threads
+from nvdp.system import keep_freed_memory, use_threads
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]

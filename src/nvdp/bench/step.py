@@ -11,7 +11,7 @@ from nvdp.bench.floor import floor_step, training_products
 from nvdp.bench.timing import Variant, interleaved
 from nvdp.bench.worker import Worker
 from nvdp.models.registry import build_model
-from nvdp.training.step import has_compiler
+from nvdp.training.loop import has_compiler
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)

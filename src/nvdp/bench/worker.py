@@ -19,7 +19,7 @@ from typing import Any, Self
 from nvdp.bench.cases import STEPS, Case, Step
 from nvdp.bench.timing import Span, measured
 from nvdp.errors import InputError
-from nvdp.runtime import keep_freed_memory, use_threads
+from nvdp.system import keep_freed_memory, use_threads
 
 
 class Worker:

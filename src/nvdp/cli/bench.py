@@ -34,7 +34,7 @@ def bench(
     from nvdp.bench.draw import draw
     from nvdp.bench.peers import missing_peers
     from nvdp.bench.report import table
-    from nvdp.files import write_text
+    from nvdp.system import write_text
 
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)

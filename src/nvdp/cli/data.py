@@ -9,7 +9,7 @@ from nvdp.cli import app
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from nvdp.data.public_set import PublicSet
+    from nvdp.data.public.fetch import PublicSet
 
 data = typer.Typer(help="The public sets of images: what is here, and where it comes from.", no_args_is_help=True)
 app.add_typer(data, name="data")
@@ -19,8 +19,8 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets. [defaul
 
 
 def _sets() -> "dict[str, PublicSet]":
-    from nvdp.data.fewshot_sets import PUBLIC_CLASS_SETS
-    from nvdp.data.image_sets import PUBLIC_SETS
+    from nvdp.data.episodes import PUBLIC_CLASS_SETS
+    from nvdp.data.images import PUBLIC_SETS
 
     return {**PUBLIC_SETS, **PUBLIC_CLASS_SETS}
 
@@ -34,7 +34,7 @@ def _set(name: str) -> "PublicSet":
 @data.command("list")
 def list_sets(data_dir: DataDir = None) -> None:
     """List the sets, and where each was found on this machine."""
-    from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
+    from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
 
     use_data_folder(data_dir)
     for each in {known.name: known for known in _sets().values()}.values():
@@ -48,7 +48,7 @@ def list_sets(data_dir: DataDir = None) -> None:
 @data.command()
 def fetch(name: Name) -> None:
     """Download a set from its public home into the user's cache, checked against its published checksum."""
-    from nvdp.data.fetch import download
+    from nvdp.data.public.fetch import download
 
     for path in download(_set(name)):
         typer.echo(str(path))
@@ -57,7 +57,7 @@ def fetch(name: Name) -> None:
 @data.command()
 def path(name: Name, data_dir: DataDir = None) -> None:
     """Print the files a set is read from, one a line."""
-    from nvdp.data.fetch import locate, use_data_folder, ways_to_provide
+    from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
 
     use_data_folder(data_dir)
     found = locate(_set(name))
@@ -70,7 +70,7 @@ def path(name: Name, data_dir: DataDir = None) -> None:
 @data.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
     """Compare a set's checksums with the published ones, read all its images and count them."""
-    from nvdp.data.fetch import locate, use_data_folder, verify, ways_to_provide
+    from nvdp.data.public.fetch import locate, use_data_folder, verify, ways_to_provide
 
     use_data_folder(data_dir)
     found = locate(_set(name))

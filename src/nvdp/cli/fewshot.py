@@ -49,12 +49,11 @@ def pretrain(
 
     Example: nvdp pretrain miniimagenet --minutes 30 --out runs/extractor
     """
-    from nvdp.data.config import DataConfig
-    from nvdp.data.fetch import use_data_folder
-    from nvdp.runtime import use_threads
+    from nvdp.data.public.fetch import use_data_folder
+    from nvdp.data.source import DataConfig
+    from nvdp.system import use_threads
+    from nvdp.training.pretrain import PretrainConfig, pretrain_config, timed
     from nvdp.training.pretrain import pretrain as run_pretraining
-    from nvdp.training.pretrain import timed
-    from nvdp.training.pretrain_config import PretrainConfig, pretrain_config
     from nvdp.training.run_folder import CONFIG
 
     use_data_folder(data_dir)
@@ -109,9 +108,9 @@ def classify(
 
     Example: nvdp classify runs/letters --support known/ --query new/
     """
-    from nvdp.classify import PictureClassifier, query_files
-    from nvdp.data.fewshot_folder import class_files
-    from nvdp.runtime import use_threads
+    from nvdp.data.class_pools import class_files
+    from nvdp.images.classify import PictureClassifier, query_files
+    from nvdp.system import use_threads
 
     use_threads()
     classes = class_files(support)
@@ -154,7 +153,7 @@ def episode_settings(
     task: str, way: int | None, shot: int | None, queries: int | None, features: Path | None, variance: str | None
 ) -> dict[str, Any]:
     """What `nvdp train` was told about episodes; refused for a task that has none."""
-    from nvdp.data.fewshot_sets import FEWSHOT_TASKS
+    from nvdp.data.episodes import FEWSHOT_TASKS
 
     place = None if features is None else str(features.resolve() if features.is_dir() else features)
     settings = _given({"way": way, "shot": shot, "queries": queries, "features": place})
@@ -175,7 +174,7 @@ def is_classifier(run: Path) -> bool:
 
 def evaluate_classifier(run: Path, as_json: bool, **how: Any) -> None:
     """What `nvdp eval` prints for a few-shot classifier."""
-    from nvdp.fewshot_evaluation import evaluate_classifier_run
+    from nvdp.evaluation.run import evaluate_classifier_run
 
     scores = evaluate_classifier_run(run, **how)
     if as_json:

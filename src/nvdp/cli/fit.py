@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nvdp.data.tables import TableTask
-    from nvdp.fitted import FittedModel
+    from nvdp.loading import FittedModel
     from nvdp.plots.tables import TablePanel
 
 GRID, DRAWN = 200, 4
@@ -48,8 +48,8 @@ def fit(
     Example: nvdp fit growth.csv --task tree --x day --y size --out model/
     """
     from nvdp.data.tables import Columns
-    from nvdp.runtime import use_threads
-    from nvdp.table_fit import HowToFit, fit_table
+    from nvdp.system import use_threads
+    from nvdp.tables.fit import HowToFit, fit_table
 
     use_threads()
     if not 0 < minutes < float("inf"):
@@ -109,8 +109,8 @@ def predict(
     Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
     """
     from nvdp.data.tables import Columns, read_frame, split_tasks
-    from nvdp.fitted import load_fitted
-    from nvdp.runtime import use_threads
+    from nvdp.loading import load_fitted
+    from nvdp.system import use_threads
 
     use_threads()
     fitted = load_fitted(folder)
@@ -155,7 +155,7 @@ def _grid(fitted: "FittedModel", task: str | None, names: list[str]) -> "pd.Data
 
 
 def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int | None = None) -> Any:
-    from nvdp.closed_form import predict_points
+    from nvdp.posteriors.dropout import predict_points
 
     config = fitted.model.config
     known = (np.empty((0, config.x_dim)), np.empty((0, config.y_dim))) if context is None else (context.x, context.y)
@@ -178,7 +178,7 @@ def _held_out_panel(fitted: "FittedModel", x: np.ndarray, y: np.ndarray, index: 
     import torch
 
     from nvdp.data.tables import TableTask
-    from nvdp.rivals import scoring_task
+    from nvdp.tables.rivals import scoring_task
 
     case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
     context = TableTask("", case.x_context.numpy(), case.y_context.numpy(), np.arange(len(case.x_context)))

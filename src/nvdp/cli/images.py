@@ -32,11 +32,11 @@ def complete(
 
     Example: nvdp complete mnist seven.png --keep 0.1 --out done.png
     """
-    from nvdp.completion import check_picture, psnr, random_shown
-    from nvdp.completion import complete as complete_picture
     from nvdp.data.image_files import open_picture, picture_array, picture_channels, write_picture
     from nvdp.data.registry import IMAGE_TASKS, image_size
-    from nvdp.runtime import use_threads
+    from nvdp.images.completion import check_picture, psnr, random_shown
+    from nvdp.images.completion import complete as complete_picture
+    from nvdp.system import use_threads
     from nvdp.training.run_folder import load_run
 
     use_threads()

@@ -44,12 +44,12 @@ def reproduce(
 
     Finished runs are never repeated; a killed queue goes on where it was when the same command is given again.
     """
-    from nvdp.data.fetch import use_data_folder
+    from nvdp.data.public.fetch import use_data_folder
     from nvdp.errors import InputError, unknown_name
     from nvdp.experiments.executors import executor_named
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.reproduce import experiments_named, reproduced
-    from nvdp.runtime import keep_freed_memory, use_threads
+    from nvdp.system import keep_freed_memory, use_threads
 
     experiments = experiments_named(what, only)
     if budget not in BUDGETS:
@@ -84,7 +84,7 @@ def report(
     from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
     from nvdp.experiments.results import FIGURE_SUFFIX
-    from nvdp.files import write_text
+    from nvdp.system import write_text
 
     page = results_page(results, budget)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -56,9 +56,9 @@ def evaluate(
     on episodes of test classes: accuracy with its 95 % interval, NLL and calibration error.
     """
     from nvdp.cli.fewshot import evaluate_classifier, is_classifier
-    from nvdp.data.fetch import use_data_folder
-    from nvdp.evaluation import VALIDATION_SEED, evaluate_run
-    from nvdp.runtime import keep_freed_memory, use_threads
+    from nvdp.data.public.fetch import use_data_folder
+    from nvdp.evaluation.run import VALIDATION_SEED, evaluate_run
+    from nvdp.system import keep_freed_memory, use_threads
 
     keep_freed_memory()
     use_threads()

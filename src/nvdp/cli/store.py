@@ -29,7 +29,7 @@ def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs,
     """
     from nvdp.cli.tables import column_names, say
     from nvdp.data.tables import Columns, read_tasks
-    from nvdp.fitted import load_fitted
+    from nvdp.loading import load_fitted
     from nvdp.store import TaskStore
 
     fitted = load_fitted(model)
@@ -61,9 +61,9 @@ def predict(
     Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
     from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
-    from nvdp.closed_form import predict_points
     from nvdp.data.tables import Columns, read_frame, split_tasks
-    from nvdp.fitted import load_fitted
+    from nvdp.loading import load_fitted
+    from nvdp.posteriors.dropout import predict_points
     from nvdp.store import TaskStore
 
     fitted = load_fitted(model)

@@ -8,12 +8,12 @@ import numpy as np
 import typer
 
 from nvdp.errors import InputError
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nvdp.predictions import Prediction
+    from nvdp.posteriors.prediction import Prediction
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 

@@ -86,15 +86,15 @@ def train(
     Few-shot classification: nvdp train omniglot-fewshot --way 5 --shot 1 --model protonet --out runs/letters
     """
     from nvdp.cli.fewshot import episode_settings
-    from nvdp.data.config import DataConfig
-    from nvdp.data.fetch import use_data_folder
-    from nvdp.data.fewshot_sets import FEWSHOT_TASKS
+    from nvdp.data.episodes import FEWSHOT_TASKS
+    from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
-    from nvdp.training.config import RunConfig, preset_config
-    from nvdp.training.fewshot_presets import fewshot_config
+    from nvdp.data.source import DataConfig
+    from nvdp.training.config import RunConfig
+    from nvdp.training.loop import Machine
+    from nvdp.training.loop import train as run_training
+    from nvdp.training.presets import fewshot_config, preset_config
     from nvdp.training.run_folder import CONFIG
-    from nvdp.training.trainer import Machine
-    from nvdp.training.trainer import train as run_training
 
     check_task(task)
     use_data_folder(data_dir)

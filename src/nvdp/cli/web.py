@@ -45,7 +45,7 @@ def serve(
     with listening:
         import uvicorn
 
-        from nvdp.runtime import use_threads
+        from nvdp.system import use_threads
         from nvdp.web.pool import Pool
         from nvdp.web.served import served_models
         from nvdp.web.server import create_app

@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nvdp.data.fewshot_pool import ClassPool, ClassSource
-from nvdp.data.source import VALIDATION_CHUNK
-from nvdp.errors import InputError
+from nvdp.data.class_pools import ClassPool, ClassSource, FolderClasses
+from nvdp.data.features import CachedFeatures
+from nvdp.data.public.miniimagenet import MINIIMAGENET, MiniImageNetClasses
+from nvdp.data.public.omniglot import OMNIGLOT
+from nvdp.data.public.omniglot_classes import OmniglotClasses
+from nvdp.data.source import NO_DATA, VALIDATION_CHUNK, DataConfig
+from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
@@ -119,3 +123,31 @@ class EpisodeTasks:
         pool = self.source.split(split)
         check_pool(pool, self.episodes, f"the {split} split of {self.name}")
         return draw_episodes(pool, self.episodes, tasks, generator)
+
+
+PUBLIC_CLASS_SETS = {"omniglot-fewshot": OMNIGLOT, "miniimagenet": MINIIMAGENET}  # the files behind a task
+FEWSHOT_TASKS = ("omniglot-fewshot", "miniimagenet", "folder-of-classes")
+
+
+def class_source(name: str, data: DataConfig = NO_DATA) -> ClassSource:
+    """The classes behind a task of that name; no file is read before it is asked for classes.
+
+    >>> class_source("omniglot-fewshot").size, class_source("miniimagenet").channels
+    (28, 3)
+    """
+    if name == "omniglot-fewshot":
+        return OmniglotClasses()
+    if name == "miniimagenet":
+        return MiniImageNetClasses()
+    if name == "folder-of-classes":
+        return FolderClasses(data)
+    raise unknown_name("task of classification", name, FEWSHOT_TASKS)
+
+
+def episode_tasks(name: str, data: DataConfig, scored: str, episodes: EpisodeConfig | None) -> EpisodeTasks:
+    """Episodes of a task of that name, 5-way 1-shot unless said otherwise."""
+    episodes = episodes or EpisodeConfig()
+    source = class_source(name, data)
+    if episodes.features is not None:
+        source = CachedFeatures(source, episodes.features)
+    return EpisodeTasks(source, episodes, scored)

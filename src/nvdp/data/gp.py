@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nvdp.data.source import VALIDATION_CHUNK
-from nvdp.predictions import Prediction
+from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, UInt8
 from numpy.lib.npyio import NpzFile
 
 from nvdp.errors import InputError
-from nvdp.files import write_whole
+from nvdp.system import write_whole
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,21 +1,194 @@
-"""An image is a function from pixel coordinates to intensities; a few pixels are the context (image completion).
+"""The images behind a task: a public set by its name, or any folder of pictures; read when first asked for."""
 
-Coordinates are (row, column) in [0, 1]², intensities in [0, 1] with one output for each channel. Every image of a
-batch has pixels of its own, S ~ U{3..197} of them the context and N ~ U{S+1..200} in all; when scored, all its
-other pixels are targets.
-"""
-
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from nvdp.data.image_sets import ImageSource
-from nvdp.data.source import VALIDATION_CHUNK
+from nvdp.data.image_files import KINDS, SPLITS, Images, Splits, open_picture, picture_array, picture_channels
+from nvdp.data.public.celeba import CELEBA
+from nvdp.data.public.fetch import Found, PublicSet, cache_folder, locate, ways_to_provide
+from nvdp.data.public.mnist import MNIST
+from nvdp.data.public.omniglot import OMNIGLOT
+from nvdp.data.source import VALIDATION_CHUNK, DataConfig
+from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
+from nvdp.system import write_whole
 from nvdp.tasks import TaskBatch
+
+PUBLIC_SETS: dict[str, PublicSet] = {s.name: s for s in (MNIST, OMNIGLOT, CELEBA)}
+
+
+class ImageSource(Protocol):
+    """Square images of one size, in three splits."""
+
+    @property
+    def name(self) -> str:
+        """What the set is called."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Rows, and columns."""
+        ...
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        ...
+
+    def split(self, name: str) -> Images:
+        """The images of "train", "validation" or "test"."""
+        ...
+
+
+@dataclass(frozen=True)
+class PublicImages:
+    """MNIST, Omniglot or CelebA, wherever this machine has it."""
+
+    name: str
+
+    @property
+    def size(self) -> int:
+        """Rows, and columns."""
+        return public_set(self.name).size
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        return public_set(self.name).channels
+
+    def split(self, name: str) -> Images:
+        """The images of a split; a set that is not here is told with the ways to provide it."""
+        check_split(name)
+        images = public_set(self.name)
+        found = locate(images)
+        if found is None:
+            raise InputError(f"{self.name} is not on this machine: {ways_to_provide(images)}")
+        return _read(images.name, found)[name]
+
+
+def public_set(name: str) -> PublicSet:
+    """The public set of that name."""
+    if name not in PUBLIC_SETS:
+        raise unknown_name("data set", name, PUBLIC_SETS)
+    return PUBLIC_SETS[name]
+
+
+def check_split(name: str) -> None:
+    """Refuse a split that is not there."""
+    if name not in SPLITS:
+        raise unknown_name("split", name, SPLITS)
+
+
+@cache
+def _read(name: str, found: Found) -> Splits:
+    images = PUBLIC_SETS[name]
+    if found.is_npz or name == "mnist":
+        return images.read(found)
+    return prepared(name, found, lambda: images.read(found))
+
+
+def prepared(name: str, found: Found, read: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Small pictures made once from many files, and kept in the cache as long as the files do not change."""
+    state = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
+    key = hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
+    path = cache_folder() / "prepared" / f"{name}-{key}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as file:
+            return {part: file[part] for part in file.files}
+    splits = read()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda beside: _save(beside, splits))
+    except (OSError, InputError):  # a cache that cannot be written costs time, nothing else
+        return splits
+    return splits
+
+
+def _save(path: Path, splits: dict[str, np.ndarray]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **splits)  # type: ignore[arg-type]
+
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+FEWEST, SHARE = 3, 10  # pictures a folder must hold; one in so many validates, and as many test
+
+
+@dataclass(frozen=True)
+class FolderImages:
+    """The pictures of a folder and those inside it, each cut to its central square.
+
+    They are all grey or all in colour, as the first one is, unless `channels` takes them to one of the two.
+    """
+
+    config: DataConfig
+    name: str = "images"
+
+    @property
+    def size(self) -> int:
+        """Rows, and columns."""
+        return self.config.size
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for colour."""
+        if self.config.channels is not None:
+            return self.config.channels
+        first = picture_files(self.config)[0]
+        return picture_channels(open_picture(first, str(first)))
+
+    def split(self, name: str) -> Images:
+        """The images of a split, the same for the same files."""
+        check_split(name)
+        return _read_folder(self.config)[name]
+
+
+def picture_files(config: DataConfig) -> list[Path]:
+    """The picture files of a folder in order of their names."""
+    if config.folder is None:
+        raise InputError("the task images needs a folder of pictures: --folder DIR")
+    folder = Path(config.folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; the task images takes a folder of pictures")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    if len(files) < FEWEST:
+        raise InputError(
+            f"{folder} holds {len(files)} pictures; expected at least {FEWEST} files ending in {', '.join(SUFFIXES)}"
+        )
+    return files
+
+
+def read_pictures(files: Sequence[Path], config: DataConfig) -> Iterator[UInt8[np.ndarray, "row column channel"]]:
+    """The central squares of pictures that are all grey or all in colour, as the first one or as `channels` says."""
+    channels = config.channels
+    for file in files:
+        picture = open_picture(file, str(file))
+        found = picture_channels(picture)
+        channels = channels or found
+        if config.channels is None and found != channels:
+            raise InputError(
+                f"{file} is {KINDS[found]} but {files[0].name} is {KINDS[channels]}; "
+                "take all to one kind with --channels 1 (grey) or 3 (colour)"
+            )
+        yield picture_array(picture, config.size, channels)
+
+
+@cache
+def _read_folder(config: DataConfig) -> Splits:
+    images = np.stack(list(read_pictures(picture_files(config), config)))
+    order = torch.randperm(len(images), generator=derived_generator(0, "folder of pictures", "split")).numpy()
+    few = max(1, len(images) // SHARE)
+    parts = {"validation": order[:few], "test": order[few : 2 * few], "train": order[2 * few :]}
+    return {name: images[np.sort(part)] for name, part in parts.items()}
+
 
 FEWEST_CONTEXT, MOST_POINTS, FEWEST_TARGETS = 3, 200, 3  # S ~ U{3..197} where an image has 200 pixels or more
 

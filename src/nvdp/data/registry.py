@@ -3,15 +3,11 @@
 from collections.abc import Callable
 from functools import partial
 
-from nvdp.data.config import NO_DATA, DataConfig
-from nvdp.data.episodes import EpisodeConfig
-from nvdp.data.fewshot_sets import FEWSHOT_TASKS, episode_tasks
+from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, episode_tasks
 from nvdp.data.frames import FrameTasks
 from nvdp.data.gp import GPTasks
-from nvdp.data.image_folder import FolderImages
-from nvdp.data.image_sets import PUBLIC_SETS, PublicImages, check_split
-from nvdp.data.images import ImageTasks
-from nvdp.data.source import TaskSource
+from nvdp.data.images import PUBLIC_SETS, FolderImages, ImageTasks, PublicImages, check_split
+from nvdp.data.source import NO_DATA, DataConfig, TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
 

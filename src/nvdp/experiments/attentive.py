@@ -12,7 +12,8 @@ from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.experiments.recipes import TUNING_SEED
 from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import preset_config
 
 STEPS = {"nvdp-attentive": 5_000, "nvdp-conv": 7_500, "anp": 7_000, "convcnp": 12_000}  # NVDP: 10,000
 _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}

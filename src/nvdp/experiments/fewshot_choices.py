@@ -7,7 +7,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table3 import extractor_name, prepare_extractor
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.presets import fewshot_config
 
 TASK, WAY, SHOT = "miniimagenet", 5, 1
 TUNING_SEED = 777  # choices are made by these episodes of validation classes; published scores are of test classes

@@ -14,7 +14,7 @@ import numpy as np
 from nvdp.active import SCORES, ActiveRun, Learner, exact_learner, follow, learn, model_learner, random_order
 from nvdp.data.gp import GPTaskBatch, GPTasks
 from nvdp.data.source import validation_tasks
-from nvdp.evaluation import VALIDATION_SEED
+from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.experiments.attentive import plan as attentive_plan
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import paper_rows

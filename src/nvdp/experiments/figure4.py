@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 
-from nvdp.data.image_sets import PublicImages
+from nvdp.data.images import PublicImages
 from nvdp.experiments.panel_files import DIGITS
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table2 import plan as table2_plan
+from nvdp.images.completion import PixelChoice, random_contexts
 from nvdp.models.base import MetaModel
-from nvdp.pixel_choice import PixelChoice, random_contexts
 from nvdp.plots import PictureGrid, PictureRow, context_grid, figure_pictures
 from nvdp.randomness import derived_generator
 from nvdp.training.run_folder import load_run

@@ -9,15 +9,8 @@ from nvdp.data.trigonometry import FUNCTIONS
 from nvdp.experiments.panel_files import DIGITS, panel_from_json, panel_to_json
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.models.base import MetaModel
-from nvdp.plots import (
-    FunctionPanel,
-    RatesPanel,
-    SharedWeightsPanel,
-    figure_rates,
-    rates_panel,
-    shared_weights_panel,
-)
-from nvdp.training.config import preset_config
+from nvdp.plots import FunctionPanel, RatesPanel, SharedWeightsPanel, figure_rates, rates_panel, shared_weights_panel
+from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import load_run
 
 _STEPS = {"quick": 300, "cpu": 12_000, "paper": 500_000}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
-from nvdp.training.config import preset_config
+from nvdp.training.presets import preset_config
 
 _STEPS = {"quick": 150, "cpu": 36_000, "paper": 500_000}
 _TASKS = {"quick": 64, "cpu": 4_096, "paper": 50_000}

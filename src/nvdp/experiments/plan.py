@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from nvdp.evaluation import VALIDATION_SEED
+from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.config import ModelConfig
-from nvdp.training.config import WAVES, RunConfig
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import WAVES
 
 BUDGETS = ("quick", "cpu", "paper")
 

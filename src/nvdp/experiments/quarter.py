@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from nvdp.experiments.attentive import STEPS
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.training.config import preset_config
+from nvdp.training.presets import preset_config
 
 _STEPS = {"quick": 200, "cpu": 100_000, "paper": 100_000}  # of the paper's recipe
 _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}

@@ -17,15 +17,14 @@ import torch
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.evaluation import VALIDATION_SEED, evaluate_run
+from nvdp.evaluation.run import VALIDATION_SEED, evaluate_classifier_run, evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.queue_progress import QueueProgress
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
-from nvdp.fewshot_evaluation import evaluate_classifier_run
-from nvdp.files import write_text
+from nvdp.system import write_text
 from nvdp.training.config import RunConfig
+from nvdp.training.loop import Machine, train
 from nvdp.training.run_folder import WEIGHTS
-from nvdp.training.trainer import Machine, train
 
 POLL_SECONDS = 1.0
 

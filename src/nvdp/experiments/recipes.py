@@ -6,7 +6,8 @@ from typing import Any
 
 from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
 from nvdp.objectives import KLScale
-from nvdp.training.config import RunConfig, preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import preset_config
 
 _STEPS = {"quick": 100, "cpu": 1_000, "paper": 100_000}
 _TASKS = {"quick": 64, "cpu": 512, "paper": 50_000}

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.results import Result
-from nvdp.metrics import FLAVOURS
 
 METRICS = ("LL", "RLL", "PLL")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from nvdp.experiments.results import Result
 from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractor_config, run_name
-from nvdp.training.fewshot_presets import fewshot_config
+from nvdp.training.presets import fewshot_config
 
 TEXT = """Accuracy in per cent on {tasks} episodes of test classes, 15 queries a class, ± the 95 % interval over
 episodes; probabilities are averaged over 10 samples before the top class is taken. NLL is in nats, ECE with 15 bins.

@@ -9,7 +9,7 @@ from nvdp.experiments.plan import Experiment
 from nvdp.experiments.queue import Executor, work_off
 from nvdp.experiments.registry import EXPERIMENTS, experiment_named
 from nvdp.experiments.results import FIGURE_SUFFIX
-from nvdp.files import write_text
+from nvdp.system import write_text
 
 ALL = "all"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
-from nvdp.training.config import preset_config
+from nvdp.training.presets import preset_config
 
 NAMES = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp")  # the paper's order
 VARIANCES = ("fixed", "learned")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import NAMES
-from nvdp.training.config import preset_config
+from nvdp.training.presets import preset_config
 
 # CelebA's representation of 1,024 and its three channels make a step twice as dear as one of MNIST.
 STEPS = {

@@ -10,13 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nvdp.data.feature_cache import extractor_folder
+from nvdp.data.features import extractor_folder
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.training.config import RunConfig
-from nvdp.training.fewshot_presets import fewshot_config
-from nvdp.training.pretrain import pretrain
-from nvdp.training.pretrain_config import PretrainConfig, pretrain_config
-from nvdp.training.pretrain_model import EXTRACTOR
+from nvdp.training.presets import fewshot_config
+from nvdp.training.pretrain import EXTRACTOR, PretrainConfig, pretrain, pretrain_config
 from nvdp.training.run_folder import CONFIG
 
 METHODS = {  # the paper's order and names

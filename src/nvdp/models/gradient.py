@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nvdp.class_posteriors import PointClassPosterior
 from nvdp.errors import InputError
-from nvdp.models.fewshot_base import FewShotModel
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.base import FewShotModel
+from nvdp.models.config import FewShotConfig
+from nvdp.nn.extractors import TaskNetwork
 from nvdp.nn.likelihoods import CategoricalLikelihood
-from nvdp.nn.task_network import TaskNetwork
+from nvdp.posteriors.classes import PointClassPosterior
 from nvdp.tasks import PointSet
 
 

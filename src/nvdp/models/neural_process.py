@@ -1,16 +1,23 @@
 """The neural-process family: one model with two switches, a latent path and a deterministic path."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from nvdp.models.base import MetaModel, set_encoder, x_scale
-from nvdp.models.config import ModelConfig
+from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, x_scale
+from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.readers import Reader
 from nvdp.nn.likelihoods import GaussianLikelihood
-from nvdp.nn.mlp import ConditionedMLP, keep_signal
+from nvdp.nn.mlp import MLP, ConditionedMLP, keep_signal
 from nvdp.nn.task_norm import TaskNorm
-from nvdp.posteriors import Decoder, Features, LatentPosterior, PointPosterior, Posterior
+from nvdp.posteriors.base import Features, Posterior
+from nvdp.posteriors.classes import PointClassPosterior
+from nvdp.posteriors.latent import Decoder, LatentPosterior, PointPosterior
+from nvdp.tasks import PointSet
 
 LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
 
@@ -60,3 +67,72 @@ class NeuralProcess(MetaModel):
 
     def _decoder(self, read: Features | None) -> Decoder:
         return self.network
+
+
+@dataclass(frozen=True)
+class ReadingDecoder:
+    """A decoder of (x, features of x, condition) as one of (x, condition) for a given context."""
+
+    network: ConditionedMLP
+    read: Features
+
+    @property
+    def width(self) -> int:
+        """Hidden units."""
+        return self.network.width
+
+    def __call__(self, x: Tensor, condition: Tensor) -> Tensor:
+        """Outputs at x under every condition."""
+        return self.at(x)(condition)
+
+    def at(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """The same as a function of the condition; the context is read once."""
+        features = self.read(x)
+        return lambda condition: self.network(x, condition, features)
+
+
+class ReadingProcess(NeuralProcess):
+    """A neural process whose decoder also sees, at every target, what the target reads of the context."""
+
+    def __init__(self, config: ModelConfig, reader: Callable[[ModelConfig], Reader], latent: bool) -> None:
+        read = reader(config)
+        self._reader_features = read.size
+        super().__init__(config, latent=latent, deterministic=not latent)
+        self.reader = read
+
+    @property
+    def remembers(self) -> bool:
+        """No: targets read the points themselves."""
+        return False
+
+    def read(self, context: PointSet) -> Features:
+        """The context as targets will ask it."""
+        return self.reader.read(context)
+
+    def _features(self) -> int:
+        return self._reader_features
+
+    def _decoder(self, read: Features | None) -> ReadingDecoder:
+        assert read is not None
+        return ReadingDecoder(self.network, read)
+
+
+class ClassProcess(FeatureModel):
+    """logit of a class = network(features of the query, mean code of the class's support); nothing is random."""
+
+    def __init__(self, config: FewShotConfig) -> None:
+        super().__init__(config)
+        self.encoder = MLP(
+            config.features, config.meta_width, config.meta_layers, config.meta_activation, config.residual
+        )
+        self.network = ConditionedMLP(config.features, config.meta_width, config.width, 1, 1, config.activation)
+
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
+        """The classifier that the classes' codes stand for."""
+        codes = class_means(self.encoder(support.x), support)  # (task, way, code)
+
+        def logits(x: Tensor) -> Tensor:
+            by_class = self.network(x, codes.transpose(0, 1))  # (way, task, point, 1)
+            return by_class.squeeze(-1).permute(1, 2, 0)
+
+        return PointClassPosterior(support.count[:, None], support.x.shape[-1], logits)

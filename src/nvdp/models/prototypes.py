@@ -7,9 +7,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nvdp.class_posteriors import PointClassPosterior
-from nvdp.models.fewshot_base import FeatureModel, class_means
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.base import FeatureModel, class_means
+from nvdp.models.config import FewShotConfig
+from nvdp.posteriors.classes import PointClassPosterior
 from nvdp.tasks import PointSet
 
 LARGEST_DISTANCE = 32.0  # squared, of two normalised features when training starts

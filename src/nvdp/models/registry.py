@@ -8,19 +8,13 @@ from typing import overload
 import torch
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.models.base import MetaModel
-from nvdp.models.class_process import ClassProcess
-from nvdp.models.config import ModelConfig
-from nvdp.models.fewshot_base import FewShotModel
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.base import FewShotModel, MetaModel
+from nvdp.models.config import FewShotConfig, ModelConfig
 from nvdp.models.gradient import GradientModel
-from nvdp.models.neural_process import NeuralProcess
-from nvdp.models.nvdp import NVDP
-from nvdp.models.nvdp_classifier import NVDPClassifier
-from nvdp.models.nvdp_reading import ReadingNVDP
+from nvdp.models.neural_process import ClassProcess, NeuralProcess, ReadingProcess
+from nvdp.models.nvdp import NVDP, NVDPClassifier, ReadingNVDP
 from nvdp.models.prototypes import MatchingNetwork, PrototypicalNetwork
-from nvdp.models.reading import attention_reader, convolution_reader
-from nvdp.models.reading_process import ReadingProcess
+from nvdp.models.readers import attention_reader, convolution_reader
 from nvdp.models.versa import Versa
 from nvdp.randomness import derived_seed
 

@@ -5,10 +5,10 @@ from torch import nn
 from torch.distributions import Normal
 from torch.nn import functional as F
 
-from nvdp.class_posteriors import ClassWeightPosterior
-from nvdp.models.fewshot_base import FeatureModel, class_means
-from nvdp.models.fewshot_config import FewShotConfig
+from nvdp.models.base import FeatureModel, class_means
+from nvdp.models.config import FewShotConfig
 from nvdp.nn.mlp import MLP
+from nvdp.posteriors.classes import ClassWeightPosterior
 from nvdp.tasks import PointSet
 
 SCALE_START, SMALLEST_SCALE = -3.0, 1e-4  # σ of a weight begins at 0.05

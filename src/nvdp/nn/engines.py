@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nvdp.errors import InputError
 from nvdp.nn.compiled_grids import compiled_grids
-from nvdp.nn.dropout_linear import DropoutLinear, LocalNoiseFunction, local_noise
+from nvdp.nn.dropout import DropoutLinear, LocalNoiseFunction, local_noise
 from nvdp.nn.fused import fused_local_noise, low_rank_local_noise
 from nvdp.nn.fused_kl import fused_kl
 from nvdp.nn.grids import PLAIN, Grids

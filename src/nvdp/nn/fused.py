@@ -1,7 +1,7 @@
 """The conditional-dropout layer of eq. 2 with hand-derived gradients or low-rank products.
 
 :func:`fused_local_noise` and :func:`low_rank_local_noise` compute what
-:class:`~nvdp.nn.dropout_linear.LocalNoise` does, for affine rate bounds, with the experts of
+:class:`~nvdp.nn.dropout.LocalNoise` does, for affine rate bounds, with the experts of
 :class:`~nvdp.nn.rates.LayerRates` and the noise as arguments.
 In formulas ε is the floor, s = 1 − 2ε, u = s(a) s(c), b = s(b), and P = ε + s u bᵀ, for biases ε + s b s(c).
 """

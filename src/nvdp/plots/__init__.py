@@ -8,13 +8,7 @@ from nvdp.plots.completions import completion_grid, context_grid
 from nvdp.plots.curves import figure_training
 from nvdp.plots.functions import FunctionPanel, figure_functions, figure_prediction
 from nvdp.plots.images import PictureGrid, PictureRow, figure_pictures
-from nvdp.plots.panels import (
-    five_point_task,
-    gp_function_panel,
-    oracle_panel,
-    rates_panel,
-    shared_weights_panel,
-)
+from nvdp.plots.panels import five_point_task, gp_function_panel, oracle_panel, rates_panel, shared_weights_panel
 from nvdp.plots.rates import RatesPanel, SharedWeightsPanel, figure_rates
 
 __all__ = [

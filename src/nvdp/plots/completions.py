@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, UInt8
 
-from nvdp.completion import Completion, complete
+from nvdp.images.completion import Completion, PixelChoice, complete, random_contexts
 from nvdp.models.base import MetaModel
-from nvdp.pixel_choice import PixelChoice, random_contexts
 from nvdp.plots.images import HIDDEN, PictureGrid, PictureRow
 
 FUNCTIONS = 2  # independent samples in a row each

@@ -11,7 +11,7 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.models.base import MetaModel
 from nvdp.plots.functions import FunctionPanel
 from nvdp.plots.rates import RatesPanel, SharedWeightsPanel
-from nvdp.posteriors import DropoutPosterior
+from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 

@@ -10,16 +10,7 @@ from jaxtyping import Float
 
 from nvdp.errors import InputError
 from nvdp.plots.functions import FunctionPanel, draw_panel, shared_legend
-from nvdp.plots.style import (
-    BLACK,
-    FONT_SIZE,
-    SERIES_COLOURS,
-    SERIES_LINES,
-    WIDTH,
-    new_figure,
-    save_figure,
-    tidy,
-)
+from nvdp.plots.style import BLACK, FONT_SIZE, SERIES_COLOURS, SERIES_LINES, WIDTH, new_figure, save_figure, tidy
 
 if TYPE_CHECKING:
     import matplotlib.axes

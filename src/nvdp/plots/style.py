@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nvdp.errors import InputError
-from nvdp.files import write_whole
+from nvdp.system import write_whole
 
 if TYPE_CHECKING:
     import matplotlib.axes

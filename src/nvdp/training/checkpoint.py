@@ -16,7 +16,7 @@ from safetensors.torch import load, save_file
 from torch import Tensor
 
 from nvdp.errors import InputError
-from nvdp.files import write_whole
+from nvdp.system import write_whole
 
 CHECKPOINT_VERSION = 1
 KEPT = 2

@@ -3,20 +3,17 @@
 import dataclasses
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any, Self, TypeVar, get_args, get_type_hints
 
-from nvdp.data.config import NO_DATA, DataConfig
-from nvdp.data.episodes import EpisodeConfig
-from nvdp.data.fewshot_sets import FEWSHOT_TASKS
-from nvdp.data.images import ImageTasks
-from nvdp.data.registry import IMAGE_TASKS, check_task, task_source
+from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig
+from nvdp.data.registry import check_task
+from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
-from nvdp.models.config import ModelConfig
-from nvdp.models.fewshot_config import FewShotConfig
-from nvdp.models.registry import check_serves, model_spec
+from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.registry import check_serves
 from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES, KLScale
 from nvdp.training.optimizers import check_optimizer
 
@@ -180,108 +177,3 @@ def _record(kind: type[T], values: dict[str, Any], origin: str) -> T:
         return kind(**values)
     except TypeError as error:
         raise InputError(f"{origin}: {error}") from None
-
-
-TOY: dict[str, Any] = {
-    "width": 12,
-    "layers": 2,
-    "representation": 12,
-    "rate_width": 12,
-    "latent": 12,
-    "rate_activation": "mish",
-    "decoder_sees": "x,r",
-}
-
-DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
-# Where targets read the context themselves, encoder and rate networks have little left to say.
-_READING: dict[str, Any] = {"layers": 2, "activation": "silu", "encoder_layers": 3, "rate_layers": 2}
-READING: dict[str, dict[str, Any]] = {
-    "nvdp-attentive": _READING,
-    "anp": _READING | {"attention_by_distance": False},
-    "nvdp-conv": _READING,
-    "convcnp": _READING,
-}
-# A model that sees one r of its context learns sooner with these: `nvdp reproduce recipes`, `quarter`.
-_RESIDUAL: dict[str, Any] = {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"}
-_SHALLOW: dict[str, Any] = {"layers": 3, "encoder_layers": 3, "rate_layers": 2}  # waves leave less to do
-WAVES: dict[str, Any] = _RESIDUAL | _SHALLOW | {"x_waves": 8, "aggregation": "bayesian"}
-CELEBA: dict[str, Any] = {"representation": 1_024}
-NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
-IMAGES: dict[str, Any] = {"x_centre": 0.5, "x_scale": 4.0, "y_centre": 0.5, "y_scale": 2.0}  # [0, 1] → [−2, 2], [−1, 1]
-IMAGE_LEARNING_RATE, EPOCHS = 4e-4, 300
-EPOCH_IMAGES = {
-    "mnist": 50_000,
-    "omniglot": 16_720,
-    "celeba": 162_770,
-    "images": 16_720,
-}  # a folder's size is not known
-
-_PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
-    "cpu": {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
-    "paper": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
-    "released": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
-}
-PRESETS = tuple(_PRESETS)
-OWN_RECIPE = ("quick", "cpu")  # the others follow the paper or its code
-NVDP_KL = {"released": KLScale("released", 1.4)}
-RELEASED_IMAGE_KL = KLScale("released", 0.5)
-DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
-
-
-def pixel_grid(size: int, scaled: bool) -> dict[str, Any]:
-    """A grid with a cell for every pixel, and a kernel for a second dimension."""
-    low, high = (-2.0, 2.0) if scaled else (0.0, 1.0)
-    return {"grid_low": low, "grid_high": high, "grid_cells": size, "conv_kernel": 5}
-
-
-def preset_config(
-    task: str, model: str, preset: str, variance: str = "learned", data: DataConfig = NO_DATA, **changes: Any
-) -> RunConfig:
-    """The configuration of a preset for a task and model, with some settings changed.
-
-    >>> preset_config("gp", "nvdp", "paper").steps
-    500000
-    >>> celeba = preset_config("celeba", "nvdp", "paper").model
-    >>> celeba.x_dim, celeba.y_dim, celeba.representation
-    (2, 3, 1024)
-    """
-    if preset not in _PRESETS:
-        raise unknown_name("preset", preset, _PRESETS)
-    spec = model_spec(model)
-    sooner = preset in OWN_RECIPE and task == "gp" and model not in READING
-    source = task_source(task, data)
-    architecture: dict[str, Any] = {"x_dim": source.x_dim, "y_dim": source.y_dim}
-    architecture |= TOY if task == "trig" else CELEBA if task == "celeba" else {}
-    architecture |= READING.get(model, {})
-    if isinstance(source, ImageTasks) and "conv" in model:
-        architecture |= pixel_grid(source.source.size, preset in OWN_RECIPE)
-    if preset == "released":
-        architecture["rate_bounds"] = "clip"
-    if preset in OWN_RECIPE:
-        architecture |= IMAGES if task in IMAGE_TASKS else {}
-        architecture |= NARROW if task == "celeba" else {}
-        architecture["task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
-        architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
-        architecture |= WAVES if sooner else {}
-    training = dict(_PRESETS[preset])
-    if sooner:
-        training["optimizer"] = "nadam"
-        if (model, preset) == ("nvdp", "quick"):
-            training["learning_rate"] = 2e-3  # wins short runs; the longer, the less it matters
-    kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
-    if task in IMAGE_TASKS and preset in ("paper", "released"):
-        training |= {"learning_rate": IMAGE_LEARNING_RATE, "steps": EPOCHS * EPOCH_IMAGES[task] // 16}
-        kl = RELEASED_IMAGE_KL if preset == "released" else kl
-    if task == "trig" and preset in OWN_RECIPE:
-        training["learning_rate"] = 3e-3  # a network of 12 units takes larger steps
-    config = RunConfig(
-        task=task,
-        model=ModelConfig(model, variance=variance, **architecture),
-        preset=preset,
-        objective=spec.objective,
-        kl=kl if model in DROPOUT_MODELS else KLScale("elbo", 1.0),
-        data=data,
-        **training,
-    )
-    return replace(config, **changes)

@@ -144,7 +144,7 @@ def launch(fabric: Fabric, member: Callable[..., Any], *arguments: Any) -> Any:
     start_method = fabric.strategy._start_method  # type: ignore[attr-defined]
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload(["nvdp.training.trainer"])
+        context.set_forkserver_preload(["nvdp.training.loop"])
     reasons = context.SimpleQueue()
     before = os.environ.get("MASTER_PORT")
     try:

@@ -1,13 +1,14 @@
-"""Pretraining of a feature extractor by ordinary classification of the training classes (Chen et al. 2019).
+"""How a feature extractor is pretrained, as one frozen record that prints as it is saved."""
 
-The regime `features`: extractor first, its features of all images cached, then heads meta-trained on them in minutes.
-"""
-
+import dataclasses
+import json
+import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,26 +16,199 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nvdp.data.feature_cache import write_features
-from nvdp.data.fewshot_pool import ClassPool
-from nvdp.data.fewshot_sets import class_source
-from nvdp.errors import InputError
-from nvdp.randomness import derived_generator
-from nvdp.runtime import chosen_device, keep_freed_memory, use_threads
-from nvdp.training.checkpoint import Checkpoint, load_newest_checkpoint, save_checkpoint, save_tensors, with_prefix
-from nvdp.training.lock import only_process
-from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
-from nvdp.training.pretrain_config import PRECISIONS, PretrainConfig
-from nvdp.training.pretrain_model import (
-    EXTRACTOR,
-    PretrainedClassifier,
-    build_classifier,
-    evaluated,
-    load_extractor,
+from nvdp.data.class_pools import ClassPool
+from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, check_pool, class_source, draw_episodes
+from nvdp.data.features import Extract, images_at_once, write_features
+from nvdp.data.source import NO_DATA, DataConfig
+from nvdp.errors import InputError, unknown_name
+from nvdp.nn.extractors import EXTRACTORS, ConvExtractor
+from nvdp.randomness import derived_generator, derived_seed
+from nvdp.system import chosen_device, keep_freed_memory, use_threads
+from nvdp.tasks import TaskBatch
+from nvdp.training.checkpoint import (
+    Checkpoint,
+    checksum,
+    load_newest_checkpoint,
+    load_tensors,
+    save_checkpoint,
+    save_tensors,
+    with_prefix,
 )
-from nvdp.training.progress import TrainingProgress
-from nvdp.training.run_folder import CHECKPOINTS, start_run
-from nvdp.training.stop import StopRequest
+from nvdp.training.progress import StopRequest, TrainingProgress
+from nvdp.training.run_folder import CHECKPOINTS, CONFIG, only_process, start_run
+
+KIND = "extractor"
+HEADS = ("cosine", "linear")
+CONV5_SIZE = 64  # from this size on, images get five blocks
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """Ordinary classification of the training classes by an extractor and a head that is thrown away afterwards."""
+
+    task: str
+    extractor: str
+    channels: int
+    size: int
+    data: DataConfig = NO_DATA  # for the task folder-of-classes
+    head: str = "cosine"  # or "linear"
+    steps: int = 10_000
+    batch: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    flips: bool = False  # mirror images at random; not for characters
+    precision: str = "32-true"  # or "bf16-mixed"
+    seed: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 500
+    kind: str = KIND
+
+    def __post_init__(self) -> None:
+        if self.task not in FEWSHOT_TASKS:
+            raise unknown_name("task of classification", self.task, FEWSHOT_TASKS)
+        if self.head not in HEADS:
+            raise unknown_name("head", self.head, HEADS)
+        if self.precision not in PRECISIONS:
+            raise unknown_name("precision", self.precision, PRECISIONS)
+        for name in ("steps", "batch", "log_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
+        if not self.learning_rate > 0:
+            raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
+        if self.kind != KIND:
+            raise InputError(f"the configuration is of a '{self.kind}'; expected an {KIND}")
+
+    @property
+    def features(self) -> int:
+        """Numbers that come out of the extractor."""
+        return EXTRACTORS[self.extractor].features(self.size)
+
+    def learning_rate_at(self, step: int) -> float:
+        """Half a cosine down to zero."""
+        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The record of a config.json."""
+        try:
+            values = dict(json.loads(path.read_text()))
+            values["data"] = DataConfig(**values["data"])
+            return cls(**values)
+        except FileNotFoundError:
+            raise InputError(f"{path.parent} holds no extractor: {path.name} is missing") from None
+        except InputError:
+            raise
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} is no configuration of `nvdp pretrain`: {error}") from None
+
+
+def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
+    """The usual configuration for a task, with some settings changed.
+
+    >>> pretrain_config("omniglot-fewshot").extractor, pretrain_config("miniimagenet").flips
+    ('conv4', True)
+    """
+    source = class_source(task, data)
+    extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
+    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if extractor == "conv5" else 128}
+    return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))
+
+
+EXTRACTOR = "extractor.safetensors"
+COSINE_SCALE = 10.0
+
+
+class PretrainedClassifier(nn.Module):
+    """Extractor and head; a cosine head compares directions alone, as Chen et al.'s Baseline++ does."""
+
+    def __init__(self, config: PretrainConfig, classes: int) -> None:
+        super().__init__()
+        self.config = config
+        self.extractor = ConvExtractor(config.extractor, config.channels)
+        self.head = nn.Linear(config.features, classes, bias=config.head == "linear")
+        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE), requires_grad=config.head == "cosine")
+
+    def features(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image feature"]:
+        """Features of images given as rows."""
+        shape = (self.config.channels, self.config.size, self.config.size)
+        return self.extractor(vectors.to(self.head.weight.device).unflatten(-1, shape))
+
+    def forward(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image class"]:
+        """Logits of the training classes."""
+        features = self.features(vectors)
+        if self.config.head == "linear":
+            return self.head(features)
+        return self.scale * F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.head.weight, dim=-1))
+
+
+def build_classifier(config: PretrainConfig, classes: int) -> PretrainedClassifier:
+    """A classifier with weights from the configuration's seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(config.seed, "initialisation"))
+        return PretrainedClassifier(config, classes)
+
+
+def evaluated(model: PretrainedClassifier) -> Extract:
+    """The extractor of a model with the running statistics of its batch norm, in full precision."""
+    return lambda vectors: model.eval().features(vectors)
+
+
+def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
+    """A pretrained extractor as a function of images given as rows, and the digest of its weights."""
+    config = PretrainConfig.load(folder / CONFIG)
+    if not (folder / EXTRACTOR).exists():
+        raise InputError(f"{folder} has no {EXTRACTOR} yet: its training has not ended; --resume it first")
+    tensors, _ = load_tensors(folder / EXTRACTOR)
+    model = build_classifier(config, 1)
+    try:
+        model.extractor.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{folder / EXTRACTOR} does not fit its configuration: {reason}") from None
+    return evaluated(model.requires_grad_(False).to(chosen_device(device))), checksum(tensors, "extractor")
+
+
+def nearest_mean_hits(tasks: TaskBatch, features: Float[Tensor, "task point feature"]) -> Float[Tensor, " task"]:
+    """The share of each task's queries whose features, at unit length, lie nearest to the mean of their own class.
+
+    >>> y = torch.eye(2).repeat(2, 1)[None]
+    >>> tasks = TaskBatch.first_points_as_context(torch.tensor([[[3.0, 0], [0, 1], [1, 0.1], [1, 0.9]]]), y, 2)
+    >>> nearest_mean_hits(tasks, tasks.x)
+    tensor([0.5000])
+    """
+    features = F.normalize(features, dim=-1)
+    support = (tasks.y * tasks.is_context[..., None]).mT  # (task, way, point)
+    means = support @ features / support.sum(-1, keepdim=True)
+    nearest = torch.cdist(features, means).argmin(-1)
+    hit = (nearest == tasks.y.argmax(-1)).float() * ~tasks.is_context
+    return hit.sum(-1) / (~tasks.is_context).sum(-1)
+
+
+def one_shot_episodes(pool: ClassPool) -> EpisodeConfig | None:
+    """5-way 1-shot episodes with 15 queries, or nearly so of a small pool; None if it is too small."""
+    way, queries = min(5, pool.classes), min(15, int(pool.counts.min(initial=16)) - 1)
+    return EpisodeConfig(way, 1, queries) if way > 1 and queries > 0 else None
+
+
+@torch.no_grad()
+def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeConfig, tasks: int = 100) -> float:
+    """Accuracy on fixed episodes of a pool of images."""
+    check_pool(pool, episodes, "the validation split")
+    hits = []
+    few = max(1, images_at_once(pool) // (episodes.way * (episodes.shot + episodes.queries)))
+    for start in range(0, tasks, few):
+        generator = derived_generator(0, "nearest class mean", start)
+        batch = draw_episodes(pool, episodes, min(few, tasks - start), generator)
+        features = extract(batch.x.flatten(0, 1)).float().cpu()
+        hits.append(nearest_mean_hits(batch, features.unflatten(0, batch.x.shape[:2])))
+    return torch.cat(hits).mean().item()
+
 
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3

@@ -1,19 +1,23 @@
 """The folder of a run: config.json, model.safetensors, log.csv and checkpoint/."""
 
+import csv
+import importlib.util
 import json
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
 
 from nvdp.errors import InputError
-from nvdp.files import unfinished, write_new_text
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
+from nvdp.system import unfinished, write_new_text, write_text
 from nvdp.training.checkpoint import check_shapes, load_tensors, save_tensors
 from nvdp.training.config import RunConfig
 
@@ -112,3 +116,69 @@ def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
             return dict(build_model(config).state_dict())
     except (TypeError, RuntimeError, OverflowError, ValueError) as error:
         raise InputError(f"{path} describes no model: {str(error).splitlines()[0]}") from None
+
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where runs are not guarded
+    fcntl = None  # type: ignore[assignment]
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Hold a lock on the run's configuration; it ends with the process, however that ends."""
+    if fcntl is None:
+        yield
+        return
+    with (folder / CONFIG).open("r+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(f"{folder} is being trained by another process") from None
+        yield
+
+
+COLUMNS = ("step", "bound", "LL", "KL", "rate", "learning_rate", "skipped", "seconds")
+
+
+class RunLog:
+    """Appends a row at a time; on resume, rows from after the checkpoint are dropped."""
+
+    def __init__(self, folder: Path, start: int) -> None:
+        self.path = folder / LOG
+        kept = [",".join(COLUMNS)]
+        if start and self.path.exists():
+            rows = [line.split(",") for line in self.path.read_text().splitlines()[1:]]
+            # The last row is incomplete if the machine failed while it was written.
+            kept += [",".join(row) for row in rows if len(row) == len(COLUMNS) and int(row[0]) <= start]
+        write_text(self.path, "\n".join(kept) + "\n")
+        self._file = self.path.open("a", newline="")
+        self._writer = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
+        self._events: Any = None
+        if importlib.util.find_spec("tensorboard"):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._events = SummaryWriter(str(folder / "tensorboard"), purge_step=start)
+
+    def write(self, row: dict[str, float]) -> None:
+        """Append one row."""
+        self._writer.writerow({name: _short(value) for name, value in row.items()})
+        self._file.flush()
+        if self._events is not None:
+            for name, value in row.items():
+                if name != "step":
+                    self._events.add_scalar(name, value, int(row["step"]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+
+def _short(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.6g}"

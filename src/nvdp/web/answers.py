@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.class_predictions import ClassPrediction
 from nvdp.errors import InputError
 from nvdp.nn.rates import LayerRates
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.web.limits import RATE_CELLS
 
 DECIMALS, RATE_DECIMALS = 6, 4

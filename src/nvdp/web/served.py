@@ -7,11 +7,10 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from nvdp.class_predictions import ClassPrediction
-from nvdp.classify import PictureClassifier
 from nvdp.errors import unknown_name
-from nvdp.fitted import load_fitted
-from nvdp.loading import find_run, pretrained_names
+from nvdp.images.classify import PictureClassifier
+from nvdp.loading import find_run, load_fitted, pretrained_names
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG
 from nvdp.web.answers import Answer

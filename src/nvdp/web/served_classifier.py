@@ -5,10 +5,10 @@ import torch
 from jaxtyping import Float, Int
 from torch.nn import functional as F
 
-from nvdp.class_predictions import ClassPrediction
-from nvdp.classify import PictureClassifier
 from nvdp.errors import InputError
-from nvdp.models.fewshot_config import GRADIENT_MODELS
+from nvdp.images.classify import PictureClassifier
+from nvdp.models.config import GRADIENT_MODELS
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.web.limits import MOST_PIXELS, MOST_SUPPORT
 from nvdp.web.schemas import ModelEntry
 from nvdp.web.served_model import PICTURES, label

@@ -8,9 +8,9 @@ from jaxtyping import Float
 
 from nvdp.data import gp
 from nvdp.data.registry import IMAGE_TASKS, image_size
-from nvdp.fitted import FittedModel
+from nvdp.loading import FittedModel
 from nvdp.models.nvdp import NVDP
-from nvdp.posteriors import DropoutPosterior
+from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.web.answers import DECIMALS, Answer
 from nvdp.web.limits import MOST_CONTEXT
 from nvdp.web.schemas import ModelEntry, TableColumns

@@ -4,7 +4,7 @@ import numpy as np
 from jaxtyping import Float
 
 from nvdp.errors import InputError
-from nvdp.scaling import Numbers
+from nvdp.units import Numbers
 from nvdp.web.limits import LARGEST_VALUE
 
 

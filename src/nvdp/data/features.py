@@ -1,0 +1,139 @@
+"""Features of all images of a set, computed once by a pretrained extractor and kept beside it.
+
+An extractor's folder (``nvdp pretrain``) holds features/SPLIT.npy: a row for each image, class by class, turned classes
+after the upright ones, so that an episode of features has the very images that an episode of images would have.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nvdp.data.class_pools import ClassPool, ClassSource, kept_array, read_kept
+from nvdp.data.image_files import SPLITS
+from nvdp.data.images import check_split
+from nvdp.data.public.fetch import cache_folder
+from nvdp.errors import InputError
+from nvdp.system import write_text
+
+FOLDER, CLASSES = "features", "classes.json"
+MOST_NUMBERS = 1 << 21  # of the images that pass an extractor together
+Extract = Callable[[Float[Tensor, "image vector"]], Float[Tensor, "image feature"]]
+
+
+def extractor_folder(features: str) -> Path:
+    """The folder of an extractor: a folder as it is, or the name of one in the user's cache."""
+    return Path(features) if Path(features).is_dir() else cache_folder() / "extractors" / features
+
+
+@dataclass(frozen=True)
+class CachedFeatures:
+    """The classes of a source as its extractor's features; `folder` is a folder or a name in the cache."""
+
+    source: ClassSource
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return self.source.name
+
+    @property
+    def size(self) -> int:
+        """Rows, and columns, of the images behind the features."""
+        return self.source.size
+
+    @property
+    def channels(self) -> int:
+        """Their channels."""
+        return self.source.channels
+
+    @property
+    def features(self) -> int:
+        """Numbers of a feature vector."""
+        return int(_described(extractor_folder(self.folder), self.name)["features"])
+
+    def split(self, name: str) -> ClassPool:
+        """The features of a split, mapped."""
+        check_split(name)
+        return _pool(extractor_folder(self.folder), self.name, name)
+
+
+def _described(folder: Path, task: str) -> dict[str, Any]:
+    path = folder / FOLDER / CLASSES
+    try:
+        described = json.loads(path.read_text())
+        made_for = described["task"]
+    except FileNotFoundError:
+        raise InputError(f"{folder} holds no features; make them with `nvdp pretrain {task} --out DIR`") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); `nvdp pretrain … --resume` writes it again") from None
+    if made_for != task:
+        raise InputError(f"{folder} holds features of {made_for}; the task is {task}")
+    return described
+
+
+@cache
+def _pool(folder: Path, task: str, split: str) -> ClassPool:
+    described = _described(folder, task)
+    part = described["splits"][split]
+    shape = (sum(part["counts"]), int(described["features"]))
+    points = read_kept(folder / FOLDER / f"{split}.npy", described["origin"], shape, "float32")
+    if points is None:
+        raise InputError(
+            f"{folder / FOLDER / split}.npy is missing, damaged or of other weights; "
+            "`nvdp pretrain … --resume` writes it again"
+        )
+    return ClassPool(points, np.array(part["counts"]), tuple(part["names"]))
+
+
+def write_features(
+    source: ClassSource, folder: Path, extract: Extract, features: int, origin: str, said: Callable[[str], None] = print
+) -> None:
+    """Pass every image of a source through an extractor and keep the features; those that are there stay.
+
+    `origin` names the weights of the extractor: features of other weights are made again.
+    """
+    splits = {}
+    for split in SPLITS:
+        pool = source.split(split)
+        counts = pool.class_counts
+
+        def parts(pool: ClassPool = pool) -> Iterator[np.ndarray]:
+            return _extracted(pool, extract)
+
+        kept_array(folder / FOLDER / f"{split}.npy", origin, (int(counts.sum()), features), "float32", parts)
+        splits[split] = {"counts": counts.tolist(), "names": [pool.name(index) for index in range(pool.classes)]}
+        said(f"{split}: features of {counts.sum():,} images of {pool.classes:,} classes")
+    described = {"task": source.name, "features": features, "origin": origin, "splits": splits}
+    write_text(folder / FOLDER / CLASSES, json.dumps(described) + "\n")
+
+
+def images_at_once(pool: ClassPool) -> int:
+    """How many images pass an extractor together: its maps need some hundred times the memory of the images.
+
+    >>> images_at_once(ClassPool(np.zeros((1, 84, 84, 3), np.uint8), np.array([1]), ["a"]))
+    99
+    """
+    return max(1, MOST_NUMBERS // pool.features)
+
+
+@torch.no_grad()
+def _extracted(pool: ClassPool, extract: Extract) -> Iterator[np.ndarray]:
+    waiting: list[Tensor] = []
+    batch, count = images_at_once(pool), 0
+    for index, places in pool.every_class(batch):
+        waiting.append(pool.vectors(np.array(index), places))
+        count += len(places)
+        if count >= batch:
+            yield extract(torch.cat(waiting)).float().cpu().numpy()
+            waiting, count = [], 0
+    if waiting:
+        yield extract(torch.cat(waiting)).float().cpu().numpy()

@@ -1,0 +1,1 @@
+"""Public data sets: where they come from and how they are read."""

@@ -1,0 +1,1 @@
+"""Scores of models: metrics, the exact GP beside them, and whole runs."""

@@ -1,0 +1,316 @@
+"""Scores: LL, RLL and PLL in three flavours, calibration, spread of functions (section 5 of the paper).
+
+LL averages the log-likelihood over all points of a task, RLL over its context, PLL over its targets; per scalar
+output. Each is computed with the mean parameters, as E_q[log p] (the paper's formula) and as log E_q[p], the log of
+the predictive density of each point. The samples behind the last two are coherent: one φ for each task and sample.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.special import ndtr
+
+from nvdp.errors import InputError
+from nvdp.models.base import FewShotModel, MetaModel, query_points
+from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.posteriors.dropout import DropoutPosterior
+from nvdp.posteriors.prediction import ClassPrediction, Prediction
+from nvdp.randomness import derived_generator
+from nvdp.tasks import PointSet, TaskBatch
+
+FLAVOURS = ("mean_parameters", "expected_log", "log_expected")
+INTERVALS = (0.5, 0.9, 0.95)
+Scores = dict[str, dict[str, float]]
+
+
+@dataclass
+class RunningMoments:
+    """Mean and variance of a stream of numbers, accumulated in float64 whatever their number.
+
+    >>> moments = RunningMoments()
+    >>> moments.add(torch.tensor([1.0, 2.0])), moments.add(torch.tensor([3.0]))
+    (None, None)
+    >>> moments.mean, moments.std
+    (2.0, 1.0)
+    """
+
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # Σ (value − mean)²
+
+    def add(self, values: Tensor) -> None:
+        """Take in more numbers (Chan's pairwise update)."""
+        values = values.detach().double().flatten()
+        if not len(values):
+            return
+        mean, squares = float(values.mean()), float((values - values.mean()).square().sum())
+        total, shift = self.count + len(values), mean - self.mean
+        self.squares += squares + shift**2 * self.count * len(values) / total
+        self.mean += shift * len(values) / total
+        self.count = total
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the numbers."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+
+    @property
+    def stderr(self) -> float:
+        """Standard error of the mean."""
+        return self.std / math.sqrt(self.count) if self.count else 0.0
+
+
+@dataclass
+class RunningCorrelation:
+    """Pearson's correlation of a stream of pairs, accumulated in float64.
+
+    >>> correlation = RunningCorrelation()
+    >>> correlation.add(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]))
+    >>> correlation.add(torch.tensor([3.0]), torch.tensor([6.0]))
+    >>> round(correlation.value, 6)
+    1.0
+    """
+
+    sums: Float[Tensor, "6"] = field(default_factory=lambda: torch.zeros(6, dtype=torch.float64))
+
+    def add(self, a: Tensor, b: Tensor) -> None:
+        """Take in more pairs."""
+        a, b = a.detach().cpu().double().flatten(), b.detach().cpu().double().flatten()
+        products = (torch.ones_like(a), a, b, a * a, b * b, a * b)
+        self.sums = self.sums + torch.stack([product.sum() for product in products])
+
+    @property
+    def value(self) -> float:
+        """The correlation; not a number if one side never varied."""
+        n, a, b, aa, bb, ab = self.sums.tolist()
+        spread = max(n * aa - a * a, 0.0) * max(n * bb - b * b, 0.0)
+        return (n * ab - a * b) / math.sqrt(spread) if spread > 0 else math.nan
+
+
+def task_means(
+    values: Float[Tensor, "task point y"], mask: Bool[Tensor, "task point"]
+) -> Float[Tensor, " task_with_points"]:
+    """The mean over the masked points and outputs of each task that has any."""
+    values, mask = values.double().mean(-1), mask.double()
+    count = mask.sum(-1)
+    return ((values * mask).sum(-1) / count.clamp(min=1))[count > 0]
+
+
+def gaussian_crps(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Continuous ranked probability score of N(mean, std²); lower is better.
+
+    σ [z (2Φ(z) − 1) + 2φ(z) − 1/√π] with z = (y − mean)/σ.
+
+    >>> round(gaussian_crps(torch.zeros(()), torch.zeros(()), torch.ones(())).item(), 4)
+    0.2337
+    """
+    z = (y - mean) / std
+    density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
+    return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+
+
+@dataclass
+class RegressionScores:
+    """Accumulates scores over batches of tasks; memory does not grow with their number."""
+
+    moments: dict[tuple[str, str], RunningMoments] = field(default_factory=dict)
+
+    def _add(self, group: str, name: str, values: Tensor) -> None:
+        self.moments.setdefault((group, name), RunningMoments()).add(values)
+
+    def add_log_likelihoods(self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
+        """Take in pointwise log-likelihoods of one flavour."""
+        for metric, mask in (("LL", tasks.mask), ("RLL", tasks.is_context), ("PLL", tasks.target.mask)):
+            self._add(metric, flavour, task_means(log_prob, mask))
+
+    def add_samples(self, prediction: Prediction, spread: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
+        """Take in a mixture of predictions, for two flavours and calibration on the targets, and functions' spread."""
+        log_prob = prediction.log_prob(tasks.y)
+        self.add_log_likelihoods("expected_log", log_prob.mean(0), tasks)
+        mixture = torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
+        self.add_log_likelihoods("log_expected", mixture, tasks)
+        target = tasks.target.mask
+        distance = (prediction.cdf(tasks.y) - 0.5).abs()
+        for level in INTERVALS:
+            inside = (distance <= level / 2).to(distance.dtype)
+            self._add("coverage", f"{level:.0%}", task_means(inside, target))
+        crps = gaussian_crps(tasks.y, prediction.mean, prediction.std)
+        self._add("calibration", "crps", task_means(crps, target))
+        squared_error = (tasks.y - prediction.mean).square()
+        self._add("calibration", "mse", task_means(squared_error, target))
+        self._add("calibration", "spread", task_means(spread, tasks.whole.mask))
+
+    def scores(self) -> Scores:
+        """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour that was scored."""
+        table: Scores = {}
+        for metric in ("LL", "RLL", "PLL"):
+            flavours = {name: m for (group, name), m in self.moments.items() if group == metric}
+            first = next(iter(flavours.values()))
+            table[metric] = {name: m.mean if m.count else math.nan for name, m in flavours.items()}
+            table[metric] |= {"std": first.std, "stderr": first.stderr}
+        return table
+
+    def value(self, group: str, name: str) -> float:
+        """The mean of one accumulated quantity."""
+        return self.moments[group, name].mean
+
+
+@torch.no_grad()
+def evaluate_regression(
+    model: MetaModel,
+    batches: Iterable[TaskBatch],
+    samples: int = 16,
+    seed: int = 0,
+    watch_spread: Callable[[Float[Tensor, "task point y"]], None] | None = None,
+) -> dict[str, object]:
+    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints.
+
+    `watch_spread` is told how much the sampled functions of each batch differ at every point.
+    """
+    model.eval()
+    totals, tasks_seen = RegressionScores(), 0
+    rates: list[RunningMoments] = []
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    for index, batch in enumerate(batches):
+        tasks = batch.to(device).to(dtype)
+        posterior = model.adapt(tasks.context)
+        mean = posterior.predict(tasks.x)
+        totals.add_log_likelihoods("mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks)
+        generator = derived_generator(seed, "evaluation", index, device=device)
+        prediction = posterior.marginals(tasks.x, samples, generator)
+        functions = posterior.predict(tasks.x, samples, generator) if posterior.integrates else prediction
+        totals.add_samples(prediction, functions.spread, tasks)
+        if watch_spread is not None:
+            watch_spread(functions.spread)
+        if isinstance(posterior, DropoutPosterior):
+            layers = posterior.mean_rates().unbind(-1)
+            rates = rates or [RunningMoments() for _ in layers]
+            for moments, values in zip(rates, layers, strict=True):
+                moments.add(values)
+        tasks_seen += len(tasks)
+    return {
+        "tasks": tasks_seen,
+        "samples": samples,
+        "scores": totals.scores(),
+        "coverage": {f"{level:.0%}": totals.value("coverage", f"{level:.0%}") for level in INTERVALS},
+        "crps": totals.value("calibration", "crps"),
+        "rmse": math.sqrt(totals.value("calibration", "mse")),
+        "spread": totals.value("calibration", "spread"),
+        "rates": [moments.mean for moments in rates] or None,
+        "mean_rate": sum(moments.mean for moments in rates) / len(rates) if rates else None,
+    }
+
+
+BINS = 15
+NORMAL_95 = 1.96
+
+
+@dataclass
+class CalibrationBins:
+    """Confidence and accuracy of the top class in equal bins of confidence, accumulated over batches.
+
+    >>> bins = CalibrationBins()
+    >>> bins.add(torch.tensor([0.9, 0.9]), torch.tensor([True, False]))
+    >>> round(bins.expected_error, 4)
+    0.4
+    """
+
+    totals: Tensor = field(default_factory=lambda: torch.zeros(3, BINS, dtype=torch.float64))  # count, Σ p, Σ hits
+
+    def add(self, confidence: Float[Tensor, " point"], correct: Bool[Tensor, " point"]) -> None:
+        """Take in more points."""
+        confidence = confidence.detach().double().cpu()
+        place = (confidence * BINS).long().clamp(0, BINS - 1)
+        for row, values in enumerate((torch.ones_like(confidence), confidence, correct.double().cpu())):
+            self.totals[row].index_add_(0, place, values)
+
+    @property
+    def expected_error(self) -> float:
+        """ECE: the mean over points of |accuracy − confidence| of their bin."""
+        count, confidence, hits = self.totals
+        return float((hits - confidence).abs().sum() / count.sum()) if count.sum() else math.nan
+
+
+@dataclass
+class ClassificationScores:
+    """Accumulates scores of queries over batches of tasks; memory does not grow with their number."""
+
+    accuracy: RunningMoments = field(default_factory=RunningMoments)
+    nll: RunningMoments = field(default_factory=RunningMoments)
+    disagreement: RunningMoments = field(default_factory=RunningMoments)
+    bins: CalibrationBins = field(default_factory=CalibrationBins)
+
+    def add(self, prediction: ClassPrediction, queries: PointSet) -> None:
+        """Take in the predictions at the queries of several tasks."""
+        mask, count = queries.mask, queries.count.clamp(min=1)
+        correct = prediction.top_class == queries.y.argmax(-1)
+        nll = -prediction.log_prob(queries.y)
+        self.accuracy.add((correct & mask).sum(-1) / count)
+        self.nll.add((nll * mask).sum(-1) / count)
+        self.disagreement.add((prediction.disagreement * mask).sum(-1) / count)
+        self.bins.add(prediction.confidence[mask], correct[mask])
+
+    def scores(self) -> dict[str, float]:
+        """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks."""
+        return {
+            "accuracy": self.accuracy.mean,
+            "interval95": NORMAL_95 * self.accuracy.stderr,
+            "std": self.accuracy.std,
+            "nll": self.nll.mean,
+            "nll_interval95": NORMAL_95 * self.nll.stderr,
+            "ece": self.bins.expected_error,
+            "disagreement": self.disagreement.mean,
+        }
+
+
+@torch.no_grad()
+def evaluate_classification(
+    model: FewShotModel,
+    batches: Iterable[TaskBatch],
+    samples: int = 10,
+    seed: int = 0,
+    statistics: str | None = None,
+) -> dict[str, object]:
+    """Scores of a classifier on the queries of tasks given batch by batch.
+
+    `statistics` is what batch norm uses, by default as the model is set; "batch" is transductive: each task's queries
+    then help to classify each other. The model is left as it was, in evaluation mode.
+    """
+    model.eval()
+    as_set = model.statistics
+    model.statistics = as_set if statistics is None else statistics
+    totals, rates, tasks_seen = ClassificationScores(), RunningMoments(), 0
+    shapes: set[tuple[int, int]] = set()
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    try:
+        for index, batch in enumerate(batches):
+            generator = derived_generator(seed, "evaluation", index, device=device)
+            tasks = model.embedded(batch.to(device).to(dtype))
+            posterior, queries = model.posterior(tasks.context, generator), query_points(tasks)
+            totals.add(posterior.predict(queries.x, samples, generator), queries)
+            mean_rates = posterior.mean_rates()
+            if mean_rates is not None:
+                rates.add(mean_rates.mean(-1))
+            shots = (tasks.y * tasks.is_context[..., None]).sum(1)
+            shapes |= {(tasks.y.shape[-1], int(shot)) for shot in shots.unique()}
+            tasks_seen += len(tasks)
+        used = model.statistics
+    finally:
+        model.statistics = as_set
+    if not tasks_seen:
+        raise InputError("evaluation needs at least 1 task; got 0")
+    ways, shots_seen = sorted({way for way, _ in shapes}), sorted({shot for _, shot in shapes})
+    return {
+        "tasks": tasks_seen,
+        "samples": samples,
+        "way": ways[0] if len(ways) == 1 else ways,
+        "shot": shots_seen[0] if len(shots_seen) == 1 else shots_seen,
+        **totals.scores(),
+        "statistics": used if model.config.extractor != "none" else None,
+        "transductive": used == "batch" and model.config.extractor != "none",
+        "mean_rate": rates.mean if rates.count else None,
+    }

@@ -1,0 +1,1 @@
+"""Applications on pictures: completing them, and classifying a user's own."""

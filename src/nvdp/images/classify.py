@@ -1,0 +1,82 @@
+"""Classifying one's own pictures: a few labelled ones adapt a trained classifier, which then names the others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from nvdp.data.class_pools import image_vectors
+from nvdp.data.features import Extract, extractor_folder
+from nvdp.data.images import SUFFIXES, read_pictures
+from nvdp.data.source import DataConfig
+from nvdp.errors import InputError
+from nvdp.models.base import FewShotModel
+from nvdp.models.config import FewShotConfig
+from nvdp.posteriors.prediction import ClassPrediction
+from nvdp.training.pretrain import PretrainConfig, load_extractor
+from nvdp.training.run_folder import CONFIG, load_any_run
+
+SAMPLES = 10
+
+
+@dataclass(frozen=True)
+class PictureClassifier:
+    """A trained few-shot classifier and how it takes pictures: their size, their channels, perhaps an extractor."""
+
+    model: FewShotModel
+    size: int
+    channels: int
+    extract: Extract | None = None
+    invert: bool = False
+
+    @classmethod
+    def load(cls, run: Path, invert: bool = False) -> "PictureClassifier":
+        """The classifier of a run; one that was trained on features brings the extractor they came from."""
+        config, model, _ = load_any_run(run)
+        if config.episodes is None or not isinstance(model, FewShotModel):
+            raise InputError(f"{run} was trained on {config.task}; nvdp classify needs a few-shot classifier")
+        if config.episodes.features is None:
+            assert isinstance(config.model, FewShotConfig)
+            return cls(model, config.model.size, config.model.channels, None, invert)
+        folder = extractor_folder(config.episodes.features)
+        if not folder.is_dir():
+            raise InputError(f"{run} was trained on the features of {folder}, which is not there")
+        pretrained = PretrainConfig.load(folder / CONFIG)
+        return cls(model, pretrained.size, pretrained.channels, load_extractor(folder, "cpu")[0], invert)
+
+    @torch.no_grad()
+    def classify(
+        self, support: Mapping[str, Sequence[Path]], query: Sequence[Path], samples: int = SAMPLES
+    ) -> ClassPrediction:
+        """The classes of the query pictures, given some pictures of each class."""
+        for name, files in support.items():
+            if not files:
+                raise InputError(f"class '{name}' has 0 support images; every class needs at least 1")
+        if len(support) < 2:
+            raise InputError(f"the support folder has {len(support)} class; classification needs at least 2")
+        if not query:
+            raise InputError(f"there are 0 query images; expected files ending in {', '.join(SUFFIXES)}")
+        labels = [index for index, files in enumerate(support.values()) for _ in files]
+        x = self._vectors([file for files in support.values() for file in files])
+        posterior = self.model.adapt(x, torch.nn.functional.one_hot(torch.tensor(labels)).float())
+        return posterior.predict(self._vectors(query), samples, 0)
+
+    def _vectors(self, files: Sequence[Path]) -> Float[Tensor, "image number"]:
+        images = np.stack(list(read_pictures(files, DataConfig(size=self.size, channels=self.channels))))
+        vectors = image_vectors(255 - images if self.invert else images)
+        return vectors if self.extract is None else self.extract(vectors)
+
+
+def query_files(folder: Path, classes: Sequence[str]) -> tuple[list[Path], list[str | None]]:
+    """The query pictures and the class of each, where it lies in a sub-folder with the name of a class."""
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; expected one of pictures, or with a sub-folder for each class")
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+    if not files:
+        raise InputError(f"{folder} holds 0 pictures; expected files ending in {', '.join(SUFFIXES)}")
+    inside = [file.relative_to(folder).parts[0] for file in files]
+    return files, [name if name in classes else None for name in inside]

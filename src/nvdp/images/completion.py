@@ -1,0 +1,165 @@
+"""Completing a picture from some of its pixels: mean, sampled pictures and predictive standard deviation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from nvdp.data.image_files import KINDS
+from nvdp.data.images import random_pixels, whole_images
+from nvdp.errors import InputError
+from nvdp.evaluation.metrics import task_means
+from nvdp.models.base import MetaModel
+from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.posteriors.base import Posterior
+from nvdp.randomness import derived_generator
+
+SAMPLES = 16
+LEAST_ERROR = 1e-10  # mean squared; keeps the PSNR of a perfect picture finite
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a model makes of a picture of which it saw some pixels; intensities in [0, 1], predictions unclipped."""
+
+    truth: Float[np.ndarray, "row column channel"]
+    is_shown: Bool[np.ndarray, "row column"]
+    mean: Float[np.ndarray, "row column channel"]
+    functions: Float[np.ndarray, "sample row column channel"]
+    std: Float[np.ndarray, "row column channel"]
+
+    @property
+    def completed(self) -> Float[np.ndarray, "row column channel"]:
+        """The shown pixels as they are and the mean everywhere else."""
+        return np.where(self.is_shown[..., None], self.truth, self.mean.clip(0, 1))
+
+    @property
+    def spread(self) -> float:
+        """How far the sampled pictures differ from each other: their standard deviation, averaged over pixels."""
+        return float(self.functions.std(0).mean())
+
+
+def complete(
+    model: MetaModel,
+    picture: UInt8[np.ndarray, "row column channel"],
+    is_shown: Bool[np.ndarray, "row column"],
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Completion:
+    """Show a model some pixels of a picture and ask for all of them.
+
+    >>> from nvdp import ModelConfig, build_model
+    >>> picture = np.full((8, 8, 1), 200, dtype=np.uint8)
+    >>> done = complete(build_model(ModelConfig("nvdp", x_dim=2)), picture, random_shown(8, 0.25))
+    >>> done.mean.shape, done.is_shown.sum().item(), np.allclose(done.completed[done.is_shown], 200 / 255)
+    ((8, 8, 1), 16, True)
+    """
+    check_picture(model, picture.shape[-1], "the picture")
+    tasks = whole_images(picture[None], torch.from_numpy(is_shown).reshape(1, -1))
+    prediction = model.adapt(tasks.context).predict(tasks.x, samples, seed)
+    shape = picture.shape
+    return Completion(
+        picture.astype(float) / 255,
+        is_shown,
+        prediction.mean.double().cpu().numpy().reshape(shape),
+        prediction.functions.double().cpu().numpy().reshape(-1, *shape),
+        prediction.std.double().cpu().numpy().reshape(shape),
+    )
+
+
+def random_shown(size: int, keep: float, seed: int = 0) -> Bool[np.ndarray, "row column"]:
+    """A random share of the pixels of a square picture, at least one."""
+    if not 0 < keep <= 1:
+        raise InputError(f"the share of pixels to keep is {keep}; expected a number above 0 and up to 1")
+    count = max(1, round(keep * size**2))
+    generator = derived_generator(seed, "pixels to keep")
+    return random_pixels(1, size**2, count, generator).reshape(size, size).numpy()
+
+
+def check_picture(model: MetaModel, channels: int, name: str) -> None:
+    """Refuse a picture that a model was not made for."""
+    config = model.config
+    if config.x_dim != 2 or config.y_dim not in KINDS:
+        raise InputError(
+            f"the model takes x of {config.x_dim} values and y of {config.y_dim}; "
+            "a model of pictures takes 2 and 1 (grey) or 3 (colour)"
+        )
+    if channels != config.y_dim:
+        hint = "save it as grey" if config.y_dim == 1 else "save it in colour, or train with --channels 1"
+        raise InputError(f"{name} is {KINDS[channels]} but the model was trained on {KINDS[config.y_dim]}: {hint}")
+
+
+def psnr(
+    truth: Float[np.ndarray, "*image row column channel"], picture: Float[np.ndarray, "*image row column channel"]
+) -> Float[np.ndarray, "*image"]:
+    """Peak signal-to-noise ratio in decibels, 10 log₁₀(1 / mean squared error), of each picture.
+
+    >>> psnr(np.zeros((4, 4, 1)), np.full((4, 4, 1), 0.1)).round(6).item()
+    20.0
+    """
+    error = np.square(truth - picture).mean((-3, -2, -1))
+    return np.asarray(10 * np.log10(1 / np.maximum(error, LEAST_ERROR)))
+
+
+ImageArray = UInt8[np.ndarray, "image row column channel"]
+ROUND_SHARE = 5  # a round adds one pixel for every five that are shown, so that rounds stay few
+CHOICE_SAMPLES = 4
+
+
+def random_contexts(images: ImageArray, sizes: Sequence[int], seed: int = 0) -> list[Bool[Tensor, "image pixel"]]:
+    """Random pixels of every image, for each size; a larger context holds the smaller ones."""
+    pixels = images.shape[1] * images.shape[2]
+    generator = derived_generator(seed, "random contexts")
+    state = generator.get_state()
+    return [random_pixels(len(images), pixels, size, generator.set_state(state)) for size in sizes]
+
+
+class PixelChoice:
+    """A model before some images, of which it may see any pixels: each pixel is encoded once, whatever is shown."""
+
+    @torch.no_grad()
+    def __init__(self, model: MetaModel, images: ImageArray, samples: int = CHOICE_SAMPLES, seed: int = 0) -> None:
+        self.model, self.images, self.samples, self.seed = model, images, samples, seed
+        self.pixels = images.shape[1] * images.shape[2]
+        nothing = torch.zeros(len(images), self.pixels, dtype=torch.bool)
+        self.tasks = whole_images(images, nothing).to(next(model.parameters()).device)
+        self._features = model.encoder.encode(self.tasks.whole)
+
+    def posterior(self, shown: Bool[Tensor, "image pixel"]) -> Posterior:
+        """What the model knows when these pixels are shown."""
+        shown = shown.to(self._features.device)
+        (representation,) = self.model.represent(self._features, shown)
+        return self.model.posterior(representation, self.model.read(replace(self.tasks.whole, mask=shown)))
+
+    @torch.no_grad()
+    def uncertain_contexts(self, sizes: Sequence[int]) -> list[Bool[Tensor, "image pixel"]]:
+        """Contexts that begin as the random ones of `sizes[0]` and grow by the pixels of largest deviation."""
+        shown = random_contexts(self.images, sizes[:1], self.seed)[0]
+        contexts = [shown]
+        for size in sizes[1:]:
+            while size < self.pixels and (count := int(shown[0].sum())) < size:
+                std = self.posterior(shown).predict(self.tasks.x, self.samples, self.seed).std.cpu()
+                doubt = std.square().mean(-1).masked_fill(shown, -1.0)  # (image, pixel)
+                new = min(size - count, max(1, count // ROUND_SHARE))
+                shown = shown.scatter(1, doubt.topk(new).indices, True)
+            shown = torch.ones_like(shown) if size == self.pixels else shown
+            contexts.append(shown)
+        return contexts
+
+    @torch.no_grad()
+    def scores(self, shown: Bool[Tensor, "image pixel"]) -> dict[str, float]:
+        """Means over images: PSNR of the completed picture, LL over all pixels, spread between sampled pictures."""
+        posterior, y = self.posterior(shown), self.tasks.y
+        plain = posterior.predict(self.tasks.x)
+        sampled = posterior.predict(self.tasks.x, self.samples, self.seed)
+        completed = torch.where(shown.to(y.device)[..., None], y, sampled.mean.clamp(0, 1))
+        truth = self.images.astype(float) / 255
+        log_prob = gaussian_log_prob(y, plain.mean, plain.std)
+        return {
+            "PSNR": float(psnr(truth, completed.double().cpu().numpy().reshape(truth.shape)).mean()),
+            "LL": float(task_means(log_prob, self.tasks.mask).mean()),
+            "spread": float(sampled.spread.mean()),
+        }

@@ -1,0 +1,224 @@
+"""The convolutional feature extractors of few-shot classification: CONV4 for 28×28 images, CONV5 for 84×84 (VERSA's).
+
+A block is a 3×3 convolution to 64 channels, batch norm, ReLU and a 2×2 maximum; 256 features come out of either. Which
+statistics batch norm uses outside training is said at every call: ``running`` averages of training, so that an image's
+features depend on nothing else, or those of the ``batch`` it comes with, which is transductive.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nvdp.errors import InputError, unknown_name
+from nvdp.nn.mlp import fan_in_uniform, keep_signal
+from nvdp.randomness import standard_normal
+
+CHANNELS, EPSILON, MOMENTUM = 64, 1e-5, 0.1
+STATISTICS = ("running", "batch")
+
+
+@dataclass(frozen=True)
+class ConvShape:
+    """How many blocks there are, and whether a maximum of an odd number of rows keeps its last row."""
+
+    blocks: int
+    keep_odd: bool
+
+    def features(self, size: int) -> int:
+        """Features of a square image.
+
+        >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84)
+        (256, 256)
+        """
+        for _ in range(self.blocks):
+            size = (size + self.keep_odd) // 2
+        return CHANNELS * size * size
+
+
+EXTRACTORS = {"conv4": ConvShape(4, keep_odd=True), "conv5": ConvShape(5, keep_odd=False)}
+
+
+def extractor_shape(name: str) -> ConvShape:
+    """The blocks of an extractor's name."""
+    if name not in EXTRACTORS:
+        raise unknown_name("extractor", name, EXTRACTORS)
+    return EXTRACTORS[name]
+
+
+def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool) -> Tensor:
+    """ReLU and 2×2 maximum; the maximum first, which is the same and leaves ReLU a quarter of the work."""
+    return F.relu(F.max_pool2d(maps, 2, ceil_mode=keep_odd))
+
+
+class ConvBlock(nn.Module):
+    """Convolution and batch norm; the convolution needs no bias, as batch norm would take it away again."""
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(CHANNELS, channels, 3, 3))
+        keep_signal(self.weight, 9 * channels)
+        self.scale, self.shift = nn.Parameter(torch.ones(CHANNELS)), nn.Parameter(torch.zeros(CHANNELS))
+        self.register_buffer("running_mean", torch.zeros(CHANNELS))
+        self.register_buffer("running_var", torch.ones(CHANNELS))
+
+    def forward(self, maps: Tensor, statistics: str) -> Tensor:
+        """Normalised maps before the ReLU."""
+        if self.training or statistics == "batch":
+            mean, variance = (self.running_mean, self.running_var) if self.training else (None, None)
+            maps = F.conv2d(maps, self.weight, padding=1)
+            return F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON)
+        factor = self.scale * torch.rsqrt(self.running_var + EPSILON)  # one pass: batch norm folded into the weights
+        bias = self.shift - self.running_mean * factor
+        return F.conv2d(maps, self.weight * factor[:, None, None, None], bias, padding=1)
+
+
+class ConvExtractor(nn.Module):
+    """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
+
+    >>> extractor = ConvExtractor("conv4", 1).eval()
+    >>> extractor(torch.rand(3, 1, 28, 28)).shape
+    torch.Size([3, 256])
+    """
+
+    def __init__(self, name: str, channels: int) -> None:
+        super().__init__()
+        self.shape = extractor_shape(name)
+        self.blocks = nn.ModuleList(
+            ConvBlock(channels if index == 0 else CHANNELS) for index in range(self.shape.blocks)
+        )
+
+    def forward(
+        self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
+    ) -> Float[Tensor, "image feature"]:
+        """Features of every image; while training batch norm always uses, and averages, the batch's statistics."""
+        check_statistics(statistics)
+        maps = images.contiguous(memory_format=torch.channels_last)
+        for block in self.blocks:
+            maps = pooled(block(maps, statistics), self.shape.keep_odd)
+        return maps.flatten(1)
+
+
+def check_statistics(statistics: str, known: tuple[str, ...] = STATISTICS) -> None:
+    """Refuse a name that is no way to normalise."""
+    if statistics not in known:
+        raise InputError(f"batch norm's statistics are '{statistics}'; expected {' or '.join(known)}")
+
+
+Weights = Mapping[str, Tensor]
+Moments = list[tuple[Tensor, Tensor]]  # variance and mean of every block's maps
+
+
+class TaskNetwork(nn.Module):
+    """Names, shapes and initial values of the weights, and the way through them.
+
+    Images go through the extractor's blocks and a linear layer, features through one hidden layer. With ``noisy`` each
+    hidden layer's pre-activations are multiplied by softplus(a), a ~ N(μ(input), 1), where μ is a layer of the
+    same shape that does not adapt (Lee et al. 2020).
+    """
+
+    def __init__(
+        self, extractor: str, channels: int, size: int, features: int, width: int, way: int, noisy: bool
+    ) -> None:
+        super().__init__()
+        self.channels, self.size = channels, size
+        self.shape = None if extractor == "none" else extractor_shape(extractor)
+        self.initial, self.noise = nn.ParameterDict(), nn.ParameterDict()
+        if self.shape is None:
+            self._add_linear("hidden", features, width)
+            hidden = ["hidden"]
+        else:
+            hidden = [f"conv{block}" for block in range(self.shape.blocks)]
+            for name, inputs in zip(hidden, [channels] + [CHANNELS] * (len(hidden) - 1), strict=True):
+                self.initial[f"{name}_weight"] = torch.empty(CHANNELS, inputs, 3, 3)
+                keep_signal(self.initial[f"{name}_weight"], 9 * inputs)
+                self.initial[f"{name}_scale"] = torch.ones(CHANNELS)
+                self.initial[f"{name}_bias"] = torch.zeros(CHANNELS)
+        if noisy:
+            for name in hidden:
+                for part in ("weight", "bias"):
+                    self.noise[f"{name}_{part}"] = torch.zeros_like(self.initial[f"{name}_{part}"])
+        self._add_linear("last", width if self.shape is None else features, way)
+
+    def _add_linear(self, name: str, inputs: int, outputs: int) -> None:
+        self.initial[f"{name}_weight"] = fan_in_uniform(outputs, inputs, fan_in=inputs)
+        self.initial[f"{name}_bias"] = torch.zeros(outputs)
+        if name == "hidden":
+            keep_signal(self.initial[f"{name}_weight"], inputs)
+
+    def forward(
+        self,
+        weights: Weights,
+        x: Float[Tensor, "task point x"],
+        moments: list[Moments] | None = None,
+        generator: torch.Generator | None = None,
+        noisy: bool = False,
+    ) -> Float[Tensor, "task point way"]:
+        """Logits of every task's points under its own weights; `noisy` draws a, otherwise it is at its mean."""
+        if self.shape is None:
+            hidden = self._linear("hidden", weights, x)
+            if self.noise:
+                hidden = hidden * self._factor(F.linear(x, *self._noise_layer("hidden")), generator, noisy)
+            return self._linear("last", weights, F.relu(hidden))
+        images = x.unflatten(-1, (self.channels, self.size, self.size))
+        features = []
+        for task, maps in enumerate(images):
+            own = {name: weight[task] for name, weight in weights.items()}
+            features.append(self._features(own, maps, None if moments is None else moments[task], generator, noisy))
+        return self._linear("last", weights, torch.stack(features))
+
+    def moments(self, weights: Weights, x: Float[Tensor, "task point x"]) -> list[Moments] | None:
+        """The statistics of every task's points under its own weights; none for features, which have no batch norm."""
+        if self.shape is None:
+            return None
+        images = x.unflatten(-1, (self.channels, self.size, self.size))
+        seen: list[Moments] = []
+        for task, maps in enumerate(images):
+            seen.append([])
+            self._features({name: weight[task] for name, weight in weights.items()}, maps, None, record=seen[-1])
+        return seen
+
+    def _linear(self, name: str, weights: Weights, x: Tensor) -> Tensor:
+        return torch.baddbmm(weights[f"{name}_bias"][:, None], x, weights[f"{name}_weight"].mT)
+
+    def _noise_layer(self, name: str) -> tuple[Tensor, Tensor]:
+        return self.noise[f"{name}_weight"], self.noise[f"{name}_bias"]
+
+    def _factor(self, mean: Tensor, generator: torch.Generator | None, noisy: bool) -> Tensor:
+        if noisy:
+            mean = mean + standard_normal(mean.shape, mean, generator)
+        return F.softplus(mean)
+
+    def _features(
+        self,
+        own: Weights,
+        images: Float[Tensor, "image channel row column"],
+        moments: Moments | None,
+        generator: torch.Generator | None = None,
+        noisy: bool = False,
+        record: Moments | None = None,
+    ) -> Float[Tensor, "image feature"]:
+        assert self.shape is not None
+        maps = images.contiguous(memory_format=torch.channels_last)
+        for block in range(self.shape.blocks):
+            name, given = f"conv{block}", maps
+            maps = F.conv2d(maps, own[f"{name}_weight"], padding=1)
+            scale, bias = own[f"{name}_scale"], own[f"{name}_bias"]
+            if moments is None:
+                if record is not None:
+                    record.append(torch.var_mean(maps, (0, 2, 3), correction=0))
+                maps = F.batch_norm(maps, None, None, scale, bias, True, 0.0, EPSILON)
+            else:
+                variance, mean = moments[block]
+                factor = scale * torch.rsqrt(variance + EPSILON)
+                maps = maps * factor[:, None, None] + (bias - mean * factor)[:, None, None]
+            if self.noise:
+                maps = maps * self._factor(F.conv2d(given, *self._noise_layer(name), padding=1), generator, noisy)
+            maps = pooled(maps, self.shape.keep_odd)
+        return maps.flatten(1)

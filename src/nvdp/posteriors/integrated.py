@@ -1,0 +1,128 @@
+"""A dropout posterior whose last layer is integrated out: what many sampled functions would say, in closed form.
+
+Given the features a(x) of the last hidden layer, f(x) = a(x)·w is Gaussian for w ~ N((1−P)θ, P(1−P)θ²), and so are the
+values at any number of points together: mean a(x)·(1−P)θ, covariance A diag(P(1−P)θ²) Aᵀ + σ²I. Training can score that
+density, log E_q[p(y | x, w)], where E_q[log p(y | x, w)] makes every bit of noise a loss and lets rates die: now what a
+context leaves open is best told by functions that differ there, and σ is left to what all functions share.
+"""
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights, local_moments
+from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
+from nvdp.nn.rates import LayerRates
+from nvdp.posteriors.base import sample_groups
+from nvdp.posteriors.dropout import DropoutPosterior
+from nvdp.posteriors.prediction import Prediction
+from nvdp.tasks import PointSet
+
+SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
+
+
+class IntegratedPosterior(DropoutPosterior):
+    """Predictions of single points are exact in the last layer; sampled functions are drawn as from any other."""
+
+    integrates = True
+    joint_share: float = 0.5  # of the density of all points together; the rest is that of single points
+
+    def expected_log_likelihood(
+        self, points: PointSet, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " task"]:
+        """log E[p(y | x, w)] over the last layer, under sampled noise of the others: by points and of all together."""
+        way = LocalNoise(generator, self.engine.local_noise)
+        hidden = self.network.hidden(points.x, self.rates, way, self.seen(points.x))
+        layer, rates = self._last()
+        mean, function_std = local_moments(layer, hidden, rates)
+        noise_std = self.likelihood.noise(mean)
+        std = (function_std.square() + noise_std.square()).sqrt()
+        one_by_one = (gaussian_log_prob(points.y, mean, std) * points.mask[..., None]).sum((-2, -1))
+        together = joint_log_density(points, hidden, mean, weight_variance(layer, rates), noise_std)
+        return torch.lerp(one_by_one, together, self.joint_share)
+
+    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
+        """The prediction at x: in closed form if `samples` is 0, otherwise a mixture over that many functions."""
+        return super().predict(x, samples, generator) if samples else self.marginals(x)
+
+    @torch.no_grad()
+    def marginals(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
+        """The last layer in closed form, the others sampled, or at their mean if `samples` is 0."""
+        x = self._inputs(x)
+        generator = self._checked(x, samples, generator)
+        seen = self.seen(x)
+        if not samples:
+            return self._prediction(*self._moments(self.network.hidden(x, self.rates, MeanWeights(), seen)[None]))
+        ways = [SampledWeights(group, generator) for group in sample_groups(samples, self._largest(x))]
+        parts = [self._moments(self.network.hidden(x, self.rates, way, seen)) for way in ways]
+        means, stds = zip(*parts, strict=True)
+        return self._prediction(torch.cat(means), torch.cat(stds))
+
+    def _moments(self, hidden: Float[Tensor, "sample task point k"]) -> tuple[Tensor, Tensor]:
+        layer, rates = self._last()
+        weight, bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
+        mean = hidden @ weight + bias[:, None]
+        variance = hidden.square() @ (weight * (layer.weight - weight)) + (bias * (layer.bias - bias))[:, None]
+        return mean, (variance + self.likelihood.noise(mean).square()).sqrt()
+
+    def _last(self) -> tuple[DropoutLinear, LayerRates]:
+        return list(self.network.dropout_layers())[-1], self.rates[-1]
+
+
+def weight_variance(layer: DropoutLinear, rates: LayerRates) -> Float[Tensor, "task weight y"]:
+    """P(1−P)θ² of a layer's weights, its bias as a last row."""
+    theta = torch.cat([layer.weight, layer.bias[None]])
+    rate = torch.cat([rates.weight(), rates.bias()[:, None]], dim=1)
+    return rate * (1 - rate) * theta.square()
+
+
+def joint_log_density(
+    points: PointSet,
+    hidden: Float[Tensor, "task point k"],
+    mean: Float[Tensor, "task point y"],
+    variance: Float[Tensor, "task weight y"],
+    noise_std: Float[Tensor, "task point y"],
+) -> Float[Tensor, " task"]:
+    """log N(y | mean, A diag(variance) Aᵀ + σ²I) of all real points of a task together, summed over outputs.
+
+    With B = A √variance / σ the covariance is σ²(I + BBᵀ): as many rows as points, or I + BᵀB, as many as features;
+    the smaller of the two is factorised: in float32 at least, and in float64 where inputs far outside need its digits.
+    """
+    autocast = torch.is_autocast_enabled(hidden.device.type)
+    with torch.autocast(hidden.device.type, enabled=False) if autocast else nullcontext():
+        for precision in (torch.promote_types(hidden.dtype, torch.float32), torch.float64):
+            parts = (part.to(precision) for part in (points.y, hidden, mean, variance, noise_std))
+            density, whole = _joint_log_density(points.mask, *parts)
+            if whole:
+                break
+    return density.to(hidden.dtype)
+
+
+def _joint_log_density(
+    real: Bool[Tensor, "task point"], y: Tensor, hidden: Tensor, mean: Tensor, variance: Tensor, noise_std: Tensor
+) -> tuple[Float[Tensor, " task"], bool]:
+    """The density in one precision, NaN where the covariance cannot be factorised, and whether it could everywhere."""
+    mask = real[:, None, :, None]  # (task, 1, point, 1): a row of zeros takes no part
+    features = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)[:, None]  # (task, 1, point, k+1)
+    std = noise_std.mT[..., None]  # (task, y, point, 1)
+    spread = (variance.mT + SMALLEST_VARIANCE).sqrt()[:, :, None]  # (task, y, 1, k+1)
+    scaled = features * spread / std * mask
+    residual = (y - mean).mT[..., None] / std * mask  # (task, y, point, 1)
+    wide = scaled.shape[-1] > scaled.shape[-2]
+    rows = scaled if wide else scaled.mT
+    gram = rows @ rows.mT
+    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    factor, failed = torch.linalg.cholesky_ex(gram + identity)
+    # yᵀ(I + BBᵀ)⁻¹y directly, or yᵀy − (Bᵀy)ᵀ(I + BᵀB)⁻¹(Bᵀy)
+    solved = torch.linalg.solve_triangular(factor, residual if wide else scaled.mT @ residual, upper=False)
+    square = solved.square().sum((-2, -1))
+    square = square if wide else residual.square().sum((-2, -1)) - square
+    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    constants = ((2 * std.log() + 2 * HALF_LOG_TWO_PI) * mask).sum((-2, -1))
+    density = -0.5 * (square + log_determinant + constants)  # (task, y)
+    if not failed.any():
+        return density.sum(-1), True
+    return density.masked_fill(failed != 0, torch.nan).sum(-1), False

@@ -1,0 +1,158 @@
+"""A prediction: at every point a mixture of Gaussians, one component for each sampled function."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional as F
+from torch.special import ndtr, ndtri
+
+from nvdp.errors import InputError
+from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.tasks import as_tensor
+
+BISECTIONS = 40
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Means and standard deviations of every sampled function; one component if mean parameters were used.
+
+    >>> p = Prediction(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
+    >>> p.mean.shape, p.std.shape, round(p.quantile(0.95)[0].item(), 3)
+    (torch.Size([3, 1]), torch.Size([3, 1]), 1.645)
+    """
+
+    functions: Float[Tensor, "sample *task point y"]
+    stds: Float[Tensor, "sample *task point y"]
+
+    @property
+    def mean(self) -> Float[Tensor, "*task point y"]:
+        """Predictive mean."""
+        return _copy(self.functions[0]) if len(self.functions) == 1 else self.functions.mean(0)
+
+    @property
+    def std(self) -> Float[Tensor, "*task point y"]:
+        """Predictive standard deviation: noise and disagreement of the functions together."""
+        if len(self.functions) == 1:
+            return _copy(self.stds[0])
+        return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
+
+    @property
+    def spread(self) -> Float[Tensor, "*task point y"]:
+        """Standard deviation across the sampled functions alone; zero if the posterior has collapsed."""
+        return self.functions.std(0, correction=0)
+
+    def log_prob(self, y: Any) -> Float[Tensor, "sample *task point y"]:
+        """log p(y | x, φ) under each sampled function, for a y at every point."""
+        return gaussian_log_prob(self._values(y), self.functions, self.stds)
+
+    def cdf(self, y: Any) -> Float[Tensor, "*task point y"]:
+        """P(Y ≤ y) under the mixture, for a y at every point."""
+        return ndtr((self._values(y) - self.functions) / self.stds).mean(0)
+
+    def _values(self, y: Any) -> Float[Tensor, "*task point y"]:
+        y, expected = as_tensor(y, "y").to(self.functions), self.functions.shape[1:]
+        if y.dim() == 1 and expected[-1] == 1:
+            y = y[:, None]
+        if y.shape != expected:
+            raise InputError(f"y has shape {tuple(y.shape)}; the prediction has {tuple(expected)}")
+        return y
+
+    def quantile(self, level: float) -> Float[Tensor, "*task point y"]:
+        """The value below which `level` of the predictive mass lies."""
+        if not 0 < level < 1:
+            raise InputError(f"the quantile's level is {level}; expected a number between 0 and 1")
+        normal = self.functions + self.stds * ndtri(torch.tensor(level, dtype=self.stds.dtype))
+        if len(normal) == 1:
+            return normal[0]
+        low, high = normal.amin(0), normal.amax(0)  # the mixture's quantile lies between its components'
+        for _ in range(BISECTIONS):
+            middle = (low + high) / 2
+            below = self.cdf(middle) < level
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def sample(self, generator: torch.Generator | int = 0) -> Float[Tensor, "sample *task point y"]:
+        """One noisy observation of each sampled function at every point, drawn from a generator or a seed."""
+        if not isinstance(generator, torch.Generator):
+            generator = torch.Generator(self.stds.device).manual_seed(generator)
+        noise = torch.randn(self.functions.shape, generator=generator, dtype=self.stds.dtype, device=self.stds.device)
+        return torch.addcmul(self.functions, self.stds, noise)
+
+
+def _copy(values: Tensor) -> Tensor:
+    return values.clone(memory_format=torch.contiguous_format)
+
+
+def entropy_of(log_probabilities: Float[Tensor, "*batch way"]) -> Float[Tensor, "*batch"]:
+    """−Σ p log p in nats.
+
+    >>> entropy_of(torch.tensor([0.5, 0.5]).log()).item()
+    0.69314...
+    """
+    return -torch.special.xlogy(log_probabilities.exp(), log_probabilities.exp()).sum(-1)
+
+
+@dataclass(frozen=True)
+class ClassPrediction:
+    """log p(class | x, φ) under every sampled classifier; one if mean parameters were used.
+
+    >>> two = ClassPrediction(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log())
+    >>> two.probabilities, two.top_class, round(two.log_prob([0]).exp().item(), 4)
+    (tensor([[0.7000, 0.3000]]), tensor([0]), 0.7)
+    """
+
+    by_sample: Float[Tensor, "sample *task point way"]
+
+    @property
+    def log_probabilities(self) -> Float[Tensor, "*task point way"]:
+        """log E_q[p(class | x, φ)]: probabilities are averaged, not their logarithms."""
+        return torch.logsumexp(self.by_sample, dim=0) - math.log(len(self.by_sample))
+
+    @property
+    def probabilities(self) -> Float[Tensor, "*task point way"]:
+        """The probability of every class."""
+        return self.log_probabilities.exp()
+
+    @property
+    def top_class(self) -> Int[Tensor, "*task point"]:
+        """The most probable class."""
+        return self.log_probabilities.argmax(-1)
+
+    @property
+    def confidence(self) -> Float[Tensor, "*task point"]:
+        """The probability of the most probable class."""
+        return self.probabilities.amax(-1)
+
+    @property
+    def entropy(self) -> Float[Tensor, "*task point"]:
+        """Uncertainty of the class, in nats: of each classifier and of their disagreement together."""
+        return entropy_of(self.log_probabilities)
+
+    @property
+    def expected_entropy(self) -> Float[Tensor, "*task point"]:
+        """The part of the uncertainty that every single classifier has: E_q of its entropy."""
+        return entropy_of(self.by_sample).mean(0)
+
+    @property
+    def disagreement(self) -> Float[Tensor, "*task point"]:
+        """The part that comes from not knowing φ: the mutual information of class and φ, zero for a point."""
+        return (self.entropy - self.expected_entropy).clamp_min(0)
+
+    def log_prob(self, y: Any) -> Float[Tensor, "*task point"]:
+        """log of the averaged probability of a class at every point, given by its number or one-hot."""
+        probabilities, y = self.log_probabilities, torch.as_tensor(y).to(self.by_sample.device)
+        if y.shape == probabilities.shape[:-1] and not y.is_floating_point():
+            if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < probabilities.shape[-1]:
+                raise InputError(
+                    f"class numbers go from {int(y.min())} to {int(y.max())}; "
+                    f"expected 0 to {probabilities.shape[-1] - 1}"
+                )
+            y = F.one_hot(y.long(), probabilities.shape[-1])
+        if y.shape != probabilities.shape:
+            raise InputError(f"y has shape {tuple(y.shape)}; the prediction has {tuple(probabilities.shape)}")
+        return probabilities.masked_fill(y == 0, 0).sum(-1)

@@ -1,0 +1,121 @@
+"""`NVDPClassifier`: classes of vectors from a few labelled ones, by a model that has learned from many tasks."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nvdp.errors import InputError
+from nvdp.loading import FittedModel
+from nvdp.models.config import GRADIENT_MODELS
+from nvdp.tables.estimator import MetaEstimator
+from nvdp.tables.tasks import as_class_tasks, split_held_out, standardised_classes
+from nvdp.tasks import TaskBatch
+from nvdp.training.early_stopping import Candidate, Score, fit_best
+from nvdp.training.presets import class_config
+from nvdp.units import DataScale
+
+SCORE_SAMPLES = 4
+
+
+class NVDPClassifier(ClassifierMixin, MetaEstimator):
+    """Classification from a few labelled vectors of each class.
+
+    ``model`` is nvdp, cnp, versa, protonet or matching. Tasks may differ in their classes, in how many there are and
+    in their sizes; so may the new task.
+    `samples` classifiers are drawn for a prediction, 0 takes the mean parameters.
+
+    >>> random = np.random.default_rng(0)
+    >>> def task(label):
+    ...     centres = random.normal(size=(3, 4))
+    ...     return np.repeat(centres, 6, 0) + 0.1 * random.normal(size=(18, 4)), np.repeat(label, 6)
+    >>> classifier = NVDPClassifier(steps=20).meta_fit(task([0, 1, 2]) for _ in range(10))
+    >>> X, y = task(["ash", "elm", "oak"])
+    >>> classifier.fit(X[::3], y[::3]).predict_proba(X).shape, classifier.classes_.tolist()
+    ((18, 3), ['ash', 'elm', 'oak'])
+    """
+
+    def __init__(
+        self,
+        model: str = "nvdp",
+        steps: int = 1_500,
+        max_minutes: float | None = None,
+        samples: int = 10,
+        random_state: int = 0,
+    ) -> None:
+        self.model = model
+        self.steps = steps
+        self.max_minutes = max_minutes
+        self.samples = samples
+        self.random_state = random_state
+
+    def meta_fit(
+        self, tasks: Any, task: str | None = None, x: str | Iterable[str] | None = None, y: str | None = None
+    ) -> Self:
+        """Learn from tasks: a list or generator of (X, labels), or a long DataFrame with its columns' names.
+
+        A part of the tasks is held out to end training by; ``meta_score_`` is the log-likelihood of their labels.
+        """
+        if self.model in GRADIENT_MODELS:
+            raise InputError(f"{self.model} has a last layer for one number of classes; here tasks may differ")
+        pairs, seed = as_class_tasks(tasks, task, x, y), self._seed()
+        scale = DataScale.of([a for a, _ in pairs], [np.zeros((len(a), 1)) for a, _ in pairs])
+        training, held_out = (standardised_classes(part, scale) for part in split_held_out(pairs, seed))
+        config = class_config(self.model, training.x_dim, training.y_dim, self.steps, seed)
+        way = Candidate("as they are", config, training)
+        return self._take(fit_best([way], label_score(held_out.all_splits(seed)), self._seconds()), scale)
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Set the support: a few labelled rows of each class of a new task."""
+        if y is None:
+            raise InputError("fit requires y to be passed, but the target y is None")
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        features = self._meta().model.config.x_dim
+        if X.shape[1] != features:
+            raise InputError(f"X has {X.shape[1]} features; the model was meta-trained on {features}")
+        self.classes_, numbers = np.unique(y, return_inverse=True)
+        self._context = (X, np.eye(len(self.classes_))[numbers])
+        self._adapt()
+        return self
+
+    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
+        return fitted.model.adapt(fitted.scale.x_in(points), torch.from_numpy(values).float())
+
+    def predict_proba(self, X: Any) -> Any:
+        """The probability of every class, in the order of ``classes_``."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        prediction = self._posterior.predict(self._meta().scale.x_in(X), self.samples, self._seed())
+        probabilities = prediction.probabilities.double().numpy()
+        return probabilities / probabilities.sum(1, keepdims=True)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class of every row."""
+        return self.classes_[self.predict_proba(X).argmax(1)] if hasattr(self, "classes_") else self.predict_proba(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # on data unlike the tasks of meta-training
+        return tags
+
+
+def label_score(batches: Sequence[TaskBatch]) -> Score:
+    """The mean log-likelihood of the labels of queries, every task counting alike."""
+
+    @torch.no_grad()
+    def score(model: Any) -> float:
+        tasks = []
+        for batch in batches:
+            prediction = model.adapt(batch.context).predict(batch.x, SCORE_SAMPLES)
+            log_prob, query = prediction.log_prob(batch.y), batch.target.mask
+            tasks.append((log_prob * query).sum(1) / query.sum(1))
+        value = float(torch.cat(tasks).mean())
+        return value if math.isfinite(value) else -math.inf
+
+    return score

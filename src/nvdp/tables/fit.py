@@ -1,0 +1,141 @@
+"""A model fitted to a table: whole tasks are held out, some to end training by, others to score it beside rivals."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nvdp.data.tables import Columns, TaskTable, read_tasks
+from nvdp.errors import InputError
+from nvdp.loading import FittedModel, abandon_fit, save_fitted, start_fit
+from nvdp.tables.recipes import candidates
+from nvdp.tables.rivals import Case, context_gp, mean_curve, model_predictor, score_cases, scored_cases, summary
+from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
+from nvdp.training.early_stopping import FitOutcome, fit_best, held_out_score
+from nvdp.units import DataScale
+
+MOST_STEPS = 30_000
+SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
+GP_ALONE, MEAN_CURVE = "GP on the context alone", "mean curve of all tasks"
+CaseScores = dict[str, list[Case]]
+
+
+@dataclass(frozen=True)
+class HowToFit:
+    """The model, and how long it may take."""
+
+    model: str = "nvdp"
+    steps: int = MOST_STEPS
+    minutes: float = 5.0
+    seed: int = 0
+    progress: bool = False
+
+
+@dataclass(frozen=True)
+class TableFit:
+    """A fitted model, tasks that it is drawn on (x, y) and what there is to say about it."""
+
+    fitted: FittedModel
+    shown: list[Arrays]
+    report: dict[str, Any]
+
+
+def usable_tasks(table: TaskTable, origin: str) -> list[Arrays]:
+    """The tasks with at least two points; at least two such are needed."""
+    usable = [(task.x, task.y) for task in table.tasks if len(task.x) >= 2]
+    if len(usable) < 2:
+        raise InputError(
+            f"{origin} has {len(table.tasks)} tasks, {len(usable)} of them with at least 2 whole rows; "
+            "learning from tasks needs at least 2 such"
+        )
+    return usable
+
+
+def fit_table(
+    file: Path,
+    columns: Columns,
+    out: Path,
+    how: HowToFit = HowToFit(),  # noqa: B008  (a frozen record)
+    folds: int | None = None,
+) -> TableFit:
+    """Fit a model to the tasks of a file and leave it in `out`.
+
+    A fifth of the tasks is kept back and scored. With `folds` no task is: the scores are then those of as many further
+    fits, each of which has never seen the tasks that it is scored on.
+    """
+    table = read_tasks(file, columns)
+    tasks = usable_tasks(table, str(file))
+    if folds is not None and not 2 <= folds <= len(tasks) // 2:
+        raise InputError(f"--folds is {folds}; expected 2 to {len(tasks) // 2}, half the number of tasks")
+    both = len(tasks) < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
+    learning, scored = (tasks, []) if folds else split_held_out(tasks, how.seed, SCORED_SHARE)
+    training, ending = (learning, scored) if both else split_held_out(learning, how.seed + 1)
+    scale = DataScale.of([x for x, _ in learning], [y for _, y in learning])
+    options = candidates(how.model, standardised(training, scale), len(learning), how.steps, how.seed)
+    start_fit(out, options[0].config)
+    try:
+        outcome = _fit(training, ending, scale, how)
+        scores: CaseScores = {}
+        recipes = []
+        for number, (rest, fold) in enumerate(in_folds(tasks, folds, how.seed) if folds else []):
+            parts = split_held_out(rest, how.seed + 1)
+            fold_scale = DataScale.of([x for x, _ in rest], [y for _, y in rest])
+            fitted = _fit(*parts, fold_scale, how)
+            recipes.append(fitted.recipe)
+            _score(scores, fitted, rest, fold, fold_scale, how.seed + number)
+        if not folds:
+            _score(scores, outcome, learning, scored, scale, how.seed)
+    except (KeyboardInterrupt, SystemExit):
+        abandon_fit(out)
+        raise
+    fitted_model = FittedModel(outcome.config, outcome.model, scale, columns)
+    report = {
+        "tasks": {
+            "training": len(training),
+            "ending": len(ending),
+            "scored": len(tasks) if folds else len(scored),
+            "too_few_for_both": both,
+        },
+        "folds": folds,
+        "rows": {"read": table.rows, "left_out": table.dropped, "tasks_in_all": table.sampled_from},
+        "steps": outcome.steps,
+        "best_step": outcome.best_step,
+        "recipe": outcome.recipe,
+        "tried": outcome.tried,
+        "recipes_of_folds": recipes,
+        "seconds": round(outcome.seconds, 1),
+        "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
+        "scores": {name: asdict(summary(cases)) for name, cases in scores.items()},
+    }
+    save_fitted(out, fitted_model, outcome.steps, report)
+    return TableFit(fitted_model, scored or ending, report)
+
+
+def _fit(training: list[Arrays], ending: list[Arrays], scale: DataScale, how: HowToFit) -> FitOutcome:
+    source, held_out = standardised(training, scale), standardised(ending, scale)
+    ways = candidates(how.model, source, len(training), how.steps, how.seed)
+    return fit_best(ways, held_out_score(held_out.all_contexts(how.seed)), 60 * how.minutes, how.progress)
+
+
+def _score(
+    scores: CaseScores,
+    outcome: FitOutcome,
+    learning: list[Arrays],
+    scored: Sequence[Arrays],
+    scale: DataScale,
+    seed: int,
+) -> None:
+    """Add the scores of a fit and of its rivals on tasks that none of them has learned from."""
+    cases = scored_cases(standardised(list(scored), scale), seed)
+    predictors = {
+        outcome.config.model.name: model_predictor(outcome.model),
+        GP_ALONE: context_gp,
+        MEAN_CURVE: mean_curve(standardised(learning, scale)),
+    }
+    for name, predict in predictors.items():
+        scores.setdefault(name, []).extend(score_cases(predict, cases, scale.y_spread))
+
+
+def _constant(tasks: list[Arrays], output: int) -> bool:
+    first = tasks[0][1][0, output]
+    return all((y[:, output] == first).all() for _, y in tasks)

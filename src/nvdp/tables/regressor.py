@@ -1,0 +1,199 @@
+"""`NVDPRegressor`: ``GaussianProcessRegressor``'s habits for a model that has learned from many related tasks."""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nvdp.errors import InputError
+from nvdp.loading import FittedModel, load_fitted
+from nvdp.posteriors.dropout import predict_points
+from nvdp.posteriors.prediction import Prediction
+from nvdp.tables.estimator import MetaEstimator
+from nvdp.tables.recipes import candidates
+from nvdp.tables.tasks import as_tasks, split_held_out, standardised, whole_rows
+from nvdp.training.early_stopping import fit_best, held_out_score
+from nvdp.units import DataScale
+
+COVARIANCE_SAMPLES = 512
+
+
+class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
+    """Regression from a handful of points, by a model that has learned from many related tasks.
+
+    ``model`` is the name of any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others of `nvdp
+    models`. Inputs and outputs are standardised inside. Means, standard deviations and quantiles come in closed form
+    where there is one (`samples` is None), or from that many sampled functions.
+
+    >>> regressor = NVDPRegressor.from_pretrained("gp")
+    >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
+    (2,)
+    >>> mean, std = regressor.predict([[0.5]], return_std=True)
+    >>> regressor.sample_y([[0.5], [0.7]], n_samples=3).shape, len(regressor.dropout_rates_)
+    ((2, 3), 3)
+    """
+
+    def __init__(
+        self,
+        model: str = "nvdp-attentive",
+        steps: int = 4_000,
+        max_minutes: float | None = None,
+        samples: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.model = model
+        self.steps = steps
+        self.max_minutes = max_minutes
+        self.samples = samples
+        self.random_state = random_state
+
+    @classmethod
+    def from_pretrained(cls, name_or_folder: Any, **parameters: Any) -> Self:
+        """A regressor that needs no `meta_fit`: a pretrained model by name, a run, or a folder of ``nvdp fit``."""
+        fitted = load_fitted(name_or_folder)
+        regressor = cls(fitted.model.config.name, **parameters)
+        regressor._fitted = fitted
+        return regressor
+
+    def meta_fit(
+        self,
+        tasks: Any,
+        task: str | None = None,
+        x: str | Iterable[str] | None = None,
+        y: str | Iterable[str] | None = None,
+    ) -> Self:
+        """Learn from tasks: a list or generator of (X, y), or a long DataFrame with its `task`, `x` and `y` columns.
+
+        A part of the tasks is held out to end training by; their score is ``meta_score_``, the log-likelihood of a
+        standardised output.
+        """
+        pairs = as_tasks(tasks, task, x, y)
+        seed = self._seed()
+        scale = DataScale.of([a for a, _ in pairs], [b for _, b in pairs])
+        training, held_out = (standardised(part, scale) for part in split_held_out(pairs, seed))
+        ways = candidates(self.model, training, len(pairs), self.steps, seed)
+        outcome = fit_best(ways, held_out_score(held_out.all_contexts(seed)), self._seconds())
+        return self._take(outcome, scale)
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Set the context; rows with a missing value are left out with a warning."""
+        if y is None:
+            raise InputError("fit requires y to be passed, but the target y is None")
+        X, y = _with_outputs(X, y)
+        X, y = validate_data(
+            self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite="allow-nan"
+        )
+        points, values = whole_rows(X, y)
+        config = self._meta().model.config
+        if (points.shape[1], values.shape[1]) != (config.x_dim, config.y_dim):
+            raise InputError(
+                f"X has {points.shape[1]} features and y {values.shape[1]} outputs; the model was meta-trained on "
+                f"{config.x_dim} and {config.y_dim}"
+            )
+        self._warn_outside(points)
+        self._flat = np.asarray(y).ndim == 1
+        self._context = (points, values)
+        self._adapt()
+        return self
+
+    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
+        return fitted.model.adapt(fitted.scale.x_in(points), fitted.scale.y_in(values))
+
+    def predict(
+        self,
+        X: Any,
+        return_std: bool = False,
+        return_cov: bool = False,
+        quantiles: Iterable[float] | None = None,
+    ) -> Any:
+        """Predictive means; with `return_std` also standard deviations, with `return_cov` also the covariance.
+
+        The covariance is (points, points), with several outputs (points, points, outputs), estimated from sampled
+        functions plus the noise of each point. `quantiles` gives instead an array whose last axis are the levels.
+        """
+        if return_std + return_cov + (quantiles is not None) > 1:
+            raise InputError("ask for one of return_std, return_cov and quantiles at a time")
+        x = self._queries(X)
+        if return_cov:
+            prediction = self._functions(x, COVARIANCE_SAMPLES, self._seed())
+            return self._shaped(prediction.mean.numpy()), self._covariance(prediction)
+        prediction = self._meta().scale.y_out(predict_points(self._posterior, x, self.samples, self._seed()))
+        if quantiles is not None:
+            return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1).numpy())
+        mean = self._shaped(prediction.mean.numpy())
+        return (mean, self._shaped(prediction.std.numpy())) if return_std else mean
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0, noise: bool = False) -> Any:
+        """Functions drawn from the posterior, each coherent over X: (points, samples) or (points, outputs, samples).
+
+        With `noise` each value is an observation, not the function's own.
+        """
+        seed = 0 if random_state is None else int(random_state)
+        prediction = self._functions(self._queries(X), n_samples, seed)
+        drawn = prediction.sample(seed + 1) if noise else prediction.functions
+        return self._shaped(drawn.permute(1, 2, 0).numpy())
+
+    def suggest(self, X: Any, k: int = 1, by: str = "spread") -> Any:
+        """Indices of the k rows of X to observe next, most wanted first: see `nvdp.Posterior.suggest`."""
+        candidates = self._queries(X)
+        return self._posterior.suggest(candidates, k, by, seed=self._seed()).numpy()
+
+    @property
+    def dropout_rates_(self) -> Any:
+        """The mean dropout rate of every layer, given the context."""
+        rates = self._posterior.mean_rates() if hasattr(self, "_posterior") else None
+        if rates is None:
+            raise AttributeError("dropout rates are there after `fit`, and only of an nvdp model")
+        return rates[0].detach().numpy()
+
+    def _queries(self, X: Any) -> Any:
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        self._warn_outside(X)
+        return self._meta().scale.x_in(X)
+
+    def _functions(self, x: Any, samples: int, seed: int) -> Prediction:
+        return self._meta().scale.y_out(self._posterior.predict(x, samples, seed))
+
+    def _covariance(self, prediction: Prediction) -> Any:
+        centred = prediction.functions - prediction.mean  # (sample, point, y)
+        covariance = torch.einsum("spy,sqy->pqy", centred, centred) / len(centred)
+        noise = prediction.stds.square().mean(0)
+        covariance += torch.eye(len(noise), dtype=noise.dtype)[..., None] * noise[:, None]
+        return (covariance[..., 0] if self._flat else covariance).numpy()
+
+    def _warn_outside(self, X: Any) -> None:
+        scale = self._meta().scale
+        outside = scale.outside(X)
+        if outside.any():
+            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(scale.x_low, scale.x_high, strict=True))
+            warnings.warn(
+                f"{int(outside.sum())} of {len(X)} points lie outside the inputs of meta-training, {bounds}: "
+                "nothing was learned about functions there",
+                stacklevel=4,
+            )
+
+    def _shaped(self, values: Any) -> Any:
+        return values[:, 0] if self._flat else values
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True  # in fit
+        tags.regressor_tags.poor_score = True  # on data unlike the tasks of meta-training
+        return tags
+
+
+def _with_outputs(X: Any, y: Any) -> tuple[Any, Any]:
+    """The rows whose output is known: scikit-learn lets inputs be missing, outputs not."""
+    values, rows = np.asarray(y), np.asarray(X) if not hasattr(X, "toarray") else X
+    if values.dtype.kind != "f" or values.ndim not in (1, 2) or len(values) != rows.shape[0]:
+        return X, y  # whatever is wrong is told by scikit-learn's own checks
+    missing = np.isnan(values) if values.ndim == 1 else np.isnan(values).any(1)
+    if not missing.any() or missing.all():
+        return X, y
+    warnings.warn(f"the context: left out {int(missing.sum())} of {len(y)} rows without an output", stacklevel=3)
+    return (X.loc[~missing] if hasattr(X, "loc") else rows[~missing]), values[~missing]
