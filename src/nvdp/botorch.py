@@ -107,8 +107,9 @@ class NVDPModel(Model):
     ``model`` is any regression model of this package, or a fitted one (`nvdp.loading.load_fitted`, or an
     `NVDPRegressor` after `meta_fit`), whose units are then those of X and Y. The observations are (*batch, points,
     inputs) and (*batch, points, outputs), in any number, even none. A learned σ(x) holds much of what a model does
-    not know of a function. With ``lean`` each of the ``samples`` functions leans to one side by its own share of what σ(x) is above
-    its floor, so that the variance of samples is the predictive one; without, they are the posterior's functions alone.
+    not know of a function. With ``lean`` each of the ``samples`` functions leans to one side by its own share of
+    what σ(x) is above its floor, so that the variance of samples is the predictive one; without, they are the
+    posterior's functions alone.
 
     >>> import nvdp
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
