@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, SIGNAL_SCALES, rbf_kernel
-from nvdp.plots.regret import RegretPanel, figure_regret
+from nvdp.plots.curves import RegretPanel, figure_regret
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.system import use_threads, write_text
 from nvdp.tables import NVDPRegressor

@@ -18,7 +18,7 @@ from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.loading import FittedModel
 from nvdp.models.registry import build_model
-from nvdp.plots.regret import RegretPanel, figure_regret
+from nvdp.plots.curves import RegretPanel, figure_regret
 from nvdp.training.presets import preset_config
 from nvdp.units import DataScale
 

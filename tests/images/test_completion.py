@@ -125,7 +125,7 @@ def test_a_grid_of_uneven_pictures_is_refused():
     small, large = np.zeros((4, 4, 1)), np.zeros((5, 5, 1))
     with pytest.raises(InputError, match="expected one size"):
         PictureGrid("g", ("a", "b"), (PictureRow("r", (small, large)),))
-    with pytest.raises(InputError, match="row 'r' has 1 pictures for 2 columns"):
+    with pytest.raises(InputError, match="row 'r' has 1 images for 2 columns"):
         PictureGrid("g", ("a", "b"), (PictureRow("r", (small,)),))
 
 

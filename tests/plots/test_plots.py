@@ -15,9 +15,10 @@ from nvdp.models.registry import build_model
 from nvdp.plots import (
     FunctionPanel,
     RatesPanel,
+    TablePanel,
     figure_functions,
-    figure_prediction,
     figure_rates,
+    figure_tables,
     figure_training,
     five_point_task,
     gp_function_panel,
@@ -43,7 +44,7 @@ def drawn(monkeypatch):
         figures.append(figure)
         return save_figure(figure, path)
 
-    for module in ("functions", "rates", "curves"):
+    for module in ("functions", "tables", "curves"):
         monkeypatch.setattr(f"nvdp.plots.{module}.save_figure", keep)
     return figures
 
@@ -168,36 +169,32 @@ def test_learning_curves_have_their_own_line_styles(tmp_path, drawn):
     assert all(path.stat().st_size > 1000 for path in paths)
 
 
+def table_panel(x, others):
+    return TablePanel("task", x, x, x - 1, x + 1, x[:1], x[:1], others, others)
+
+
 def test_a_prediction_is_drawn_in_order_of_x(tmp_path, drawn):
-    x = np.array([2.0, 0.0, 1.0])
-    figure_prediction(
-        x,
-        x,
-        x - 1,
-        x + 1,
-        x[:1],
-        x[:1],
-        tmp_path / "p.png",
-        functions=np.stack([2 * x, 3 * x]),
-        x_label="age",
-    )
-    (axes,) = drawn[0].axes
-    assert [list(line.get_ydata()) for line in functions_in(axes)] == [[0, 2, 4], [0, 3, 6]]
-    assert all((np.diff(line.get_xdata()) >= 0).all() for line in axes.lines)
+    x, none = np.array([2.0, 0.0, 1.0]), np.empty(0)
+    figure_tables([table_panel(x, x[1:]), table_panel(x, none)], tmp_path / "p.png", x_label="age")
+    both = drawn[0].axes
+    assert [axes.get_xlabel() for axes in both] == ["age", "age"]
+    assert [list(axes.lines[0].get_ydata()) for axes in both] == [[0, 1, 2]] * 2
+    assert [len(axes.lines) for axes in both] == [3, 2]  # mean, context and, if there are any, held-out points
     assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == [
         "context points",
-        "sampled functions",
         "mean",
         "90% interval",
+        "held-out points",
     ]
 
 
-def test_a_prediction_needs_neither_context_nor_functions(tmp_path):
+def test_a_prediction_needs_no_context(tmp_path):
     x, none = np.linspace(0, 1, 5), np.empty(0)
-    assert figure_prediction(x, x, x - 1, x + 1, none, none, tmp_path / "p.pdf") == [tmp_path / "p.pdf"]
+    panel = TablePanel("prior", x, x, x - 1, x + 1, none, none, none, none)
+    assert figure_tables([panel], tmp_path / "p.pdf") == [tmp_path / "p.pdf"]
 
 
-@pytest.mark.parametrize("figure", ["functions", "rates", "training", "prediction"])
+@pytest.mark.parametrize("figure", ["functions", "rates", "training", "tables"])
 def test_no_text_is_small_and_none_leaves_the_page(tmp_path, drawn, task, toy, figure):
     x = np.linspace(0.0, 1.0, 5)
     path = tmp_path / "f.png"
@@ -208,8 +205,8 @@ def test_no_text_is_small_and_none_leaves_the_page(tmp_path, drawn, task, toy, f
             figure_rates([rates_panel(toy, kind) for kind in KINDS], path, shared_weights_panel(toy))
         case "training":
             figure_training({"NP+CNP+VP": (x, x), "NVDP": (x, -x)}, path, {"exact GP, σ ≥ 0.1": 0.5})
-        case "prediction":
-            figure_prediction(x, x, x, x, x, x, path, functions=x[None], truth=x, title="NVDP after five points")
+        case "tables":
+            figure_tables([table_panel(x, x)] * 3, path)
     (page,) = drawn
     width, height = page.bbox.size
     for text in page.findobj(lambda artist: hasattr(artist, "get_fontsize") and artist.get_text()):
@@ -250,7 +247,7 @@ def test_the_old_file_survives_a_failure(tmp_path, monkeypatch):
 def test_unknown_suffixes_and_empty_figures_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"'\.jpg'"):
         figure_functions([simple_panel()], tmp_path / "f.jpg")
-    for draw in (figure_functions, figure_rates):
+    for draw in (figure_functions, figure_rates, figure_tables):
         with pytest.raises(InputError, match="at least one panel"):
             draw([], tmp_path / "f.png")
     with pytest.raises(InputError, match="at least one curve"):

@@ -18,7 +18,7 @@ from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.experiments.attentive import plan as attentive_plan
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import paper_rows
-from nvdp.plots.active import ActiveCurve, figure_active
+from nvdp.plots.curves import ActiveCurve, figure_active
 from nvdp.training.run_folder import load_run
 
 VARIANCE = "-learned"

@@ -1,15 +1,13 @@
-"""Figures: drawing takes NumPy arrays alone, ``panels`` makes the arrays from models and tasks.
+"""Figures. Drawing takes NumPy arrays; ``panels`` makes these arrays from models and tasks.
 
-Nothing here touches pyplot's global state, so figures may be drawn from any thread; matplotlib itself is
-imported when the first figure is drawn.
+No function uses pyplot's global state, so any thread may draw. matplotlib is imported with the first figure.
 """
 
-from nvdp.plots.completions import completion_grid, context_grid
 from nvdp.plots.curves import figure_training
-from nvdp.plots.functions import FunctionPanel, figure_functions, figure_prediction
-from nvdp.plots.images import PictureGrid, PictureRow, figure_pictures
+from nvdp.plots.functions import FunctionPanel, RatesPanel, SharedWeightsPanel, figure_functions, figure_rates
+from nvdp.plots.images import PictureGrid, PictureRow, completion_grid, context_grid, figure_pictures
 from nvdp.plots.panels import five_point_task, gp_function_panel, oracle_panel, rates_panel, shared_weights_panel
-from nvdp.plots.rates import RatesPanel, SharedWeightsPanel, figure_rates
+from nvdp.plots.tables import TablePanel, figure_tables
 
 __all__ = [
     "FunctionPanel",
@@ -17,12 +15,13 @@ __all__ = [
     "PictureRow",
     "RatesPanel",
     "SharedWeightsPanel",
+    "TablePanel",
     "completion_grid",
     "context_grid",
     "figure_functions",
     "figure_pictures",
-    "figure_prediction",
     "figure_rates",
+    "figure_tables",
     "figure_training",
     "five_point_task",
     "gp_function_panel",

@@ -1,16 +1,26 @@
-"""Functions through a few points: figure 2 of the paper, and the picture of one prediction."""
+"""Functions that a model samples for a task: figure 2 of the paper, and figure 9 with its dropout rates."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from nvdp.errors import InputError
-from nvdp.plots.style import BLACK, BLUE, FONT_SIZE, WIDTH, new_figure, save_figure, tidy
+from nvdp.plots.style import (
+    BLACK,
+    BLUE,
+    FONT_SIZE,
+    SERIES_COLOURS,
+    SERIES_LINES,
+    WIDTH,
+    new_figure,
+    save_figure,
+    tidy,
+)
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -19,13 +29,15 @@ if TYPE_CHECKING:
 TRUTH, CONTEXT, FUNCTIONS, MEAN = "true function", "context points", "sampled functions", "mean"
 BAND_STDS = 2
 ROW_HEIGHT, LEGEND_HEIGHT, LEGEND_ENTRY = 1.35, 0.55, 1.3  # inches; an entry's width
+RATES_ROW_HEIGHT = 1.45  # inches
+MIN_COLUMNS = 8  # of a matrix: enough width for the layer's title
 
 
 @dataclass(frozen=True)
 class FunctionPanel:
-    """What one model believes after a context: sampled functions, their mean, perhaps a deviation."""
+    """Posterior of one model for one task: sampled functions, mean, and standard deviation if there is one."""
 
-    title: str  # names the column
+    title: str  # of its column
     row: str
     x: Float[np.ndarray, " point"]
     truth: Float[np.ndarray, " point"]
@@ -55,7 +67,15 @@ class FunctionPanel:
 
 
 def figure_functions(panels: Sequence[FunctionPanel], path: Path | str) -> list[Path]:
-    """A grid of panels, rows by `row` and columns by `title`, each in order of first appearance."""
+    """Draw panels in a grid.
+
+    Args:
+        panels: Panels of the same `row` share a row, those of the same `title` a column.
+        path: The file to write.
+
+    Returns:
+        The files written.
+    """
     if not panels:
         raise InputError("a figure of functions needs at least one panel; got 0")
     rows = list(dict.fromkeys(panel.row for panel in panels))
@@ -63,7 +83,7 @@ def figure_functions(panels: Sequence[FunctionPanel], path: Path | str) -> list[
     figure = new_figure(WIDTH, ROW_HEIGHT * len(rows) + LEGEND_HEIGHT)
     grid = figure.subplots(len(rows), len(titles), sharex=True, sharey=True, squeeze=False)
     for axes in grid.flat:
-        axes.set_visible(False)  # until a panel claims it
+        axes.set_visible(False)  # a place without a panel stays empty
     for panel in panels:
         axes = grid[rows.index(panel.row), titles.index(panel.title)]
         axes.set_visible(True)
@@ -81,7 +101,7 @@ def figure_functions(panels: Sequence[FunctionPanel], path: Path | str) -> list[
 
 
 def draw_panel(axes: "matplotlib.axes.Axes", panel: FunctionPanel) -> None:
-    """One panel: band, sampled functions, mean where there is a band, truth and context, back to front."""
+    """Draw one panel; the mean is drawn only with its band."""
     if panel.std is not None:
         low, high = panel.mean - BAND_STDS * panel.std, panel.mean + BAND_STDS * panel.std
         draw_band(axes, panel.x, low, high, f"mean ± {BAND_STDS} std", panel.mean)
@@ -96,7 +116,7 @@ def draw_band(
     label: str,
     mean: np.ndarray,
 ) -> None:
-    """A light band, and the mean as a thick line."""
+    """Draw a light band, and the mean as a thick line."""
     axes.fill_between(x, low, high, color=BLUE, alpha=0.18, linewidth=0, label=label, zorder=1)
     axes.plot(x, mean, color=BLUE, linewidth=1.5, zorder=3, label=MEAN)
 
@@ -109,7 +129,7 @@ def draw_functions_and_points(
     y_context: np.ndarray,
     truth: np.ndarray | None,
 ) -> None:
-    """Sampled functions as thin blue lines, the truth dashed, context points as dots."""
+    """Draw sampled functions as thin blue lines, the true function dashed, context points as dots."""
     for index, function in enumerate(functions):
         axes.plot(x, function, color=BLUE, linewidth=0.6, alpha=0.7, zorder=2, label=None if index else FUNCTIONS)
     if truth is not None:
@@ -129,7 +149,7 @@ def draw_functions_and_points(
 
 
 def shared_legend(figure: "matplotlib.figure.Figure") -> None:
-    """One legend below the figure, each label once."""
+    """Add one legend below the figure, with each label once."""
     handles = {}
     for axes in figure.axes:
         handles.update({label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)})
@@ -147,39 +167,104 @@ def shared_legend(figure: "matplotlib.figure.Figure") -> None:
     )
 
 
-def figure_prediction(
-    x: Float[np.ndarray, " point"],
-    mean: Float[np.ndarray, " point"],
-    lower: Float[np.ndarray, " point"],
-    upper: Float[np.ndarray, " point"],
-    x_context: Float[np.ndarray, " context"],
-    y_context: Float[np.ndarray, " context"],
-    path: Path | str,
-    *,
-    functions: Float[np.ndarray, "sample point"] | None = None,
-    truth: Float[np.ndarray, " point"] | None = None,
-    level: float = 0.9,
-    x_label: str = "x",
-    y_label: str = "y",
-    title: str | None = None,
-) -> list[Path]:
-    """One task's prediction at x, in any order: its mean, and the interval that holds `level` of its mass.
+@dataclass(frozen=True)
+class RatesPanel:
+    """Functions of one task, and the keep probabilities 1 − P of every layer's K × D weights."""
 
-    `lower` and `upper` are quantiles at (1 ± level) / 2; functions and truth are given at the same x.
+    function: FunctionPanel
+    keep: tuple[Float[np.ndarray, "_ _"], ...]
+
+    def __post_init__(self) -> None:
+        for index, matrix in enumerate(self.keep, start=1):
+            if not ((matrix >= 0) & (matrix <= 1)).all():
+                raise InputError(f"layer {index} of '{self.function.title}' holds a keep probability outside [0, 1]")
+
+
+@dataclass(frozen=True)
+class SharedWeightsPanel:
+    """What all tasks share: example curves of the data set by kind, and the weights θ of every layer."""
+
+    x: Float[np.ndarray, " point"]
+    curves: dict[str, Float[np.ndarray, "_ _"]]  # each (curve, point)
+    theta: tuple[Float[np.ndarray, "_ _"], ...]
+
+
+def figure_rates(
+    panels: Sequence[RatesPanel], path: Path | str, shared: SharedWeightsPanel | None = None
+) -> list[Path]:
+    """Draw dropout rates beside the functions they give.
+
+    Args:
+        panels: One row for each task: functions left, layers right.
+        path: The file to write.
+        shared: A last row with the shared weights.
+
+    Returns:
+        The files written.
     """
-    order = np.argsort(x)
-    functions = np.empty((0, len(x))) if functions is None else functions
-    figure = new_figure(5.2, 3.0)
-    axes = figure.subplots()
-    draw_band(axes, x[order], lower[order], upper[order], f"{level:.0%} interval", mean[order])
-    draw_functions_and_points(
-        axes, x[order], functions[:, order], x_context, y_context, None if truth is None else truth[order]
-    )
-    tidy(axes)
-    axes.margins(x=0.02)
-    axes.set_xlabel(x_label, fontsize=FONT_SIZE)
-    axes.set_ylabel(y_label, fontsize=FONT_SIZE)
-    if title is not None:
-        axes.set_title(title, fontsize=FONT_SIZE + 1)
+    if not panels:
+        raise InputError("a figure of dropout rates needs at least one panel; got 0")
+    shapes = [matrix.shape for matrix in panels[0].keep]
+    rows = len(panels) + (shared is not None)
+    figure = new_figure(WIDTH, RATES_ROW_HEIGHT * rows + 0.4)
+    # A layer's column is as wide as its matrix, or as its title needs; the last column is for colour bars.
+    widths = [19.0, *(max(columns, MIN_COLUMNS) for _, columns in shapes), 0.7]
+    cells = figure.add_gridspec(rows, len(widths), width_ratios=widths)
+    left: Any = None
+    for index, panel in enumerate(panels):
+        left = figure.add_subplot(cells[index, 0], sharex=left, sharey=left)
+        draw_panel(left, panel.function)
+        _label_functions(left, panel.function.title, index == rows - 1)
+        layers = [figure.add_subplot(cells[index, column]) for column in range(1, len(shapes) + 1)]
+        for number, (axes, matrix) in enumerate(zip(layers, panel.keep, strict=True), start=1):
+            image = _draw_matrix(axes, matrix, "gray_r", 0.0, 1.0)
+            if index == 0:
+                axes.set_title(f"layer {number} ({matrix.shape[0]}×{matrix.shape[1]})", fontsize=FONT_SIZE)
+    _colour_bar(image, figure.add_subplot(cells[: len(panels), -1]), "keep probability 1 − P")
+    if shared is not None:
+        left = figure.add_subplot(cells[-1, 0], sharex=left, sharey=left)
+        layers = [figure.add_subplot(cells[-1, column]) for column in range(1, len(shapes) + 1)]
+        image = _draw_shared(left, layers, shared)
+        _colour_bar(image, figure.add_subplot(cells[-1, -1]), "θ (dot: negative)")
     shared_legend(figure)
     return save_figure(figure, path)
+
+
+def _draw_shared(left: Any, layers: Sequence[Any], shared: SharedWeightsPanel) -> Any:
+    styles = zip(SERIES_COLOURS[1:], SERIES_LINES[1:], strict=True)  # solid blue is for sampled functions
+    for (name, curves), (colour, line) in zip(shared.curves.items(), styles, strict=False):
+        for index, curve in enumerate(curves):
+            label = None if index else name
+            left.plot(shared.x, curve, color=colour, linestyle=line, linewidth=0.8, label=label)
+    _label_functions(left, "all tasks", True)
+    limit = max(float(np.abs(theta).max()) for theta in shared.theta)
+    image: Any = None
+    for axes, theta in zip(layers, shared.theta, strict=True):
+        image = _draw_matrix(axes, theta, "PuOr", -limit, limit)
+        row, column = np.nonzero(theta < 0)  # a dot marks negative values for readers who cannot tell the colours
+        axes.plot(column, row, linestyle="none", marker=".", markersize=1.6, color=BLACK)
+    return image
+
+
+def _label_functions(axes: "matplotlib.axes.Axes", title: str, last: bool) -> None:
+    axes.set_ylabel(f"{title}\ny", fontsize=FONT_SIZE)
+    axes.margins(x=0.02)
+    tidy(axes)
+    axes.tick_params(labelbottom=last)
+    if last:
+        axes.set_xlabel("x", fontsize=FONT_SIZE)
+
+
+def _draw_matrix(axes: "matplotlib.axes.Axes", matrix: np.ndarray, colours: str, low: float, high: float) -> Any:
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_linewidth(0.5)
+    return axes.imshow(matrix, cmap=colours, vmin=low, vmax=high, interpolation="nearest")
+
+
+def _colour_bar(image: Any, place: Any, label: str) -> None:
+    bar = place.figure.colorbar(image, cax=place)
+    bar.set_label(label, fontsize=FONT_SIZE)
+    place.tick_params(labelsize=FONT_SIZE, length=2.5, width=0.6)
+    bar.outline.set_linewidth(0.5)

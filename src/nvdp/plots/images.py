@@ -1,27 +1,31 @@
-"""Pictures in rows and columns: figure 4 of the paper, and the completion of a single picture."""
+"""Images in rows and columns: figure 4 of the paper, and the completion of one image."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float, UInt8
 
 from nvdp.errors import InputError
+from nvdp.images.completion import Completion, PixelChoice, complete, random_contexts
+from nvdp.models.base import MetaModel
 from nvdp.plots.style import FONT_SIZE, new_figure, save_figure
 
-HIDDEN = -1.0  # the value of a pixel that is not shown
+HIDDEN = -1.0  # value of a pixel that is not in the context
+FUNCTIONS = 2  # sampled functions of a model, one row each
 HIDDEN_COLOUR = (0.0, 0.15, 0.45)
 DEVIATIONS = "viridis"
-GAP = 2  # pixels between two pictures
-CELLS, SMALLEST, LARGEST = 6.2, 0.62, 1.2  # inches of all pictures side by side, of a picture
+GAP = 2  # pixels between two images
+CELLS, SMALLEST, LARGEST = 6.2, 0.62, 1.2  # inches: all images of a row together, one image
 LABELS, TITLES, BAR = 1.25, 0.6, 0.7  # inches
 Cell = Float[np.ndarray, "_row _column _channel"] | Float[np.ndarray, "_row _column"]
 
 
 @dataclass(frozen=True)
 class PictureRow:
-    """A labelled row: (row, column, channel) is a picture, (row, column) a map of standard deviations."""
+    """A labelled row. A cell (row, column, channel) is an image, (row, column) a map of standard deviations."""
 
     label: str
     cells: tuple[Cell, ...]
@@ -29,7 +33,7 @@ class PictureRow:
 
 @dataclass(frozen=True)
 class PictureGrid:
-    """Rows of pictures of one size under named columns."""
+    """Rows of images of one size under named columns."""
 
     title: str
     columns: tuple[str, ...]
@@ -38,19 +42,27 @@ class PictureGrid:
     def __post_init__(self) -> None:
         sizes = {cell.shape[:2] for row in self.rows for cell in row.cells}
         if len(sizes) != 1:
-            raise InputError(f"grid '{self.title}': pictures of sizes {sorted(sizes)}; expected one size")
+            raise InputError(f"grid '{self.title}': images of sizes {sorted(sizes)}; expected one size")
         for row in self.rows:
             if len(row.cells) != len(self.columns):
                 raise InputError(
-                    f"grid '{self.title}': row '{row.label}' has {len(row.cells)} pictures for "
+                    f"grid '{self.title}': row '{row.label}' has {len(row.cells)} images for "
                     f"{len(self.columns)} columns"
                 )
 
 
 def figure_pictures(grids: Sequence[PictureGrid], path: Path | str) -> list[Path]:
-    """Grids side by side, their rows in line, with one scale for all standard deviations."""
+    """Draw grids side by side.
+
+    Args:
+        grids: All standard deviations share one colour scale. Row labels are those of the first grid.
+        path: The file to write.
+
+    Returns:
+        The files written.
+    """
     if not grids:
-        raise InputError("a figure of pictures needs at least one grid; got 0")
+        raise InputError("a figure of images needs at least one grid; got 0")
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
@@ -94,3 +106,72 @@ def _colours(cell: Cell, scale: object) -> Float[np.ndarray, "row column 3"]:
         return np.asarray(scale.to_rgba(cell))[..., :3]  # type: ignore[attr-defined]
     hidden = (cell == HIDDEN).all(-1, keepdims=True)
     return np.where(hidden, HIDDEN_COLOUR, np.broadcast_to(cell.clip(0, 1), (*cell.shape[:2], 3)))
+
+
+def shown_pixels(done: Completion) -> Float[np.ndarray, "row column channel"]:
+    """The image with all pixels outside the context hidden."""
+    return np.where(done.is_shown[..., None], done.truth, HIDDEN)
+
+
+def deviation(done: Completion) -> Float[np.ndarray, "row column"]:
+    """Predictive standard deviation of each pixel: root mean square over channels."""
+    return np.asarray(np.sqrt(np.square(done.std).mean(-1)))
+
+
+def completion_grid(done: Completion, title: str) -> PictureGrid:
+    """One row that shows a completed image.
+
+    Args:
+        done: The completion.
+        title: Title of the grid.
+
+    Returns:
+        The context, the completion, two sampled functions and the standard deviation.
+    """
+    columns = ("kept", "completed", *(f"sample {k + 1}" for k in range(FUNCTIONS)), "deviation")
+    cells = (shown_pixels(done), done.completed, *done.functions[:FUNCTIONS], deviation(done))
+    return PictureGrid(title, columns, (PictureRow("", cells),))
+
+
+def context_grid(
+    models: Mapping[str, MetaModel],
+    image: UInt8[np.ndarray, "row column channel"],
+    contexts: Mapping[str, int],
+    title: str,
+    seed: int = 0,
+) -> PictureGrid:
+    """One image completed from growing contexts.
+
+    Args:
+        models: Models by name, two sampled functions of each. The last model also shows its standard deviation, its
+            completion, and its completion from pixels that it chose itself where its standard deviation was largest.
+        image: The image to complete.
+        contexts: Sizes of the contexts, by the titles of their columns.
+        title: Title of the grid.
+        seed: Of the random contexts and the sampled functions.
+
+    Returns:
+        The grid: one column for each context.
+    """
+    sizes = list(contexts.values())
+    chooser, model = list(models.items())[-1]
+    masks = _square(random_contexts(image[None], sizes, seed), image)
+    own = _square(PixelChoice(model, image[None], seed=seed).uncertain_contexts(sizes), image)
+    done = {name: [complete(each, image, mask, seed=seed) for mask in masks] for name, each in models.items()}
+    chosen = [complete(model, image, mask, seed=seed) for mask in own]
+    rows = [PictureRow("context", tuple(map(shown_pixels, done[chooser])))]
+    for name, completions in done.items():
+        for k in range(FUNCTIONS):
+            rows.append(PictureRow(f"{name} sample {k + 1}", tuple(each.functions[k] for each in completions)))
+    rows.append(PictureRow(f"{chooser} deviation", tuple(map(deviation, done[chooser]))))
+    rows.append(PictureRow(f"{chooser} completed", tuple(each.completed for each in done[chooser])))
+    rows.append(PictureRow("own choice", tuple(map(shown_pixels, chosen))))
+    rows.append(PictureRow("completed from it", tuple(each.completed for each in chosen)))
+    columns = tuple(f"{name} = truth" if size == image[..., 0].size else name for name, size in contexts.items())
+    return PictureGrid(title, columns, tuple(rows))
+
+
+def _square(
+    masks: Sequence[Bool[torch.Tensor, "1 pixel"]], image: UInt8[np.ndarray, "row column channel"]
+) -> list[Bool[np.ndarray, "row column"]]:
+    return [mask.reshape(image.shape[:2]).numpy() for mask in masks]

@@ -1,4 +1,4 @@
-"""Panels from models and tasks: the numbers that the figures draw."""
+"""Panels of figures, computed from models and tasks."""
 
 import numpy as np
 import torch
@@ -9,22 +9,25 @@ from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, GPTaskBatc
 from nvdp.data.trigonometry import FUNCTIONS, TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.base import MetaModel
-from nvdp.plots.functions import FunctionPanel
-from nvdp.plots.rates import RatesPanel, SharedWeightsPanel
+from nvdp.plots.functions import FunctionPanel, RatesPanel, SharedWeightsPanel
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
 FUNCTION_GRID, FIVE = 200, 5
-BAND_SAMPLES = 100  # a band needs more functions than an eye can follow
+BAND_SAMPLES = 100  # a band needs more functions than a figure shows
 CURVES_OF_EACH_KIND = 4
-JITTER = 1e-8  # relative to σ_f²; a standard deviation of 1e-4, invisible
+JITTER = 1e-8  # relative to σ_f²: a standard deviation of 1e-4 σ_f
 
 
 def five_point_task(seed: int) -> GPTaskBatch:
     """One function drawn from a GP on a 200-point grid of [−2, 2], with five noisy context points.
 
-    The targets carry no noise: they are the true function that a figure shows.
+    Args:
+        seed: Fixes function and context.
+
+    Returns:
+        A batch of one task. Its targets carry no noise, so they show the true function.
 
     >>> task = five_point_task(seed=0)
     >>> task.x.shape, task.is_context.sum().item()
@@ -49,7 +52,19 @@ def five_point_task(seed: int) -> GPTaskBatch:
 def gp_function_panel(
     model: MetaModel, title: str, row: str, tasks: GPTaskBatch, samples: int = 10, seed: int = 0
 ) -> FunctionPanel:
-    """What a model believes about one task; a model of fixed variance has no band."""
+    """Posterior of a model for one task.
+
+    Args:
+        model: The model.
+        title: Column of the panel.
+        row: Row of the panel.
+        tasks: A batch of one task.
+        samples: Sampled functions to show.
+        seed: Of the sampled functions.
+
+    Returns:
+        The panel. A model with a fixed variance has no standard deviation.
+    """
     prediction = model.adapt(tasks.context).predict(tasks.x, max(samples, BAND_SAMPLES), seed)
     std = prediction.std if model.config.variance == "learned" else None
     return _panel(title, row, tasks, prediction.functions[:samples, 0, :, 0], prediction.mean, std)
@@ -58,7 +73,18 @@ def gp_function_panel(
 def oracle_panel(
     tasks: GPTaskBatch, row: str, title: str = "exact GP", samples: int = 10, seed: int = 0
 ) -> FunctionPanel:
-    """What there is to be known about one task: the exact posterior under the kernel it was drawn from."""
+    """Exact GP posterior of one task under its true kernel.
+
+    Args:
+        tasks: A batch of one task.
+        row: Row of the panel.
+        title: Column of the panel.
+        samples: Sampled functions to show.
+        seed: Of the sampled functions.
+
+    Returns:
+        The panel.
+    """
     prediction = tasks.oracle()
     return _panel(title, row, tasks, exact_functions(tasks, samples, seed), prediction.mean, prediction.std)
 
@@ -82,7 +108,17 @@ def exact_functions(tasks: GPTaskBatch, samples: int, seed: int) -> Float[Tensor
 
 
 def rates_panel(model: MetaModel, kind: str, samples: int = 10, seed: int = 0) -> RatesPanel:
-    """Functions and keep probabilities of a four-point task of that kind: sine, cosine or tanh."""
+    """Functions and keep probabilities for a task with four context points.
+
+    Args:
+        model: An NVDP trained on the trigonometry tasks.
+        kind: "sine", "cosine" or "tanh".
+        samples: Sampled functions to show.
+        seed: Of the task and the sampled functions.
+
+    Returns:
+        The panel.
+    """
     if kind not in FUNCTIONS:
         raise unknown_name("function", kind, FUNCTIONS)
     chunk = TrigonometryTasks().validation_chunk(seed, 0)
@@ -95,7 +131,15 @@ def rates_panel(model: MetaModel, kind: str, samples: int = 10, seed: int = 0) -
 
 
 def shared_weights_panel(model: MetaModel, seed: int = 0) -> SharedWeightsPanel:
-    """Some curves of each kind, and the weights θ of a model trained on them."""
+    """Example curves of each kind, and the weights θ of a model trained on them.
+
+    Args:
+        model: An NVDP trained on the trigonometry tasks.
+        seed: Of the curves.
+
+    Returns:
+        The panel.
+    """
     chunk = TrigonometryTasks().validation_chunk(seed, 0)
     network = _dropout_posterior(model, chunk).network
     theta = tuple(_array(network.get_parameter(f"layers.{index}.weight")) for index in range(len(network.layer_shapes)))
@@ -119,8 +163,8 @@ def _panel(
         raise InputError(f"a panel shows one task; got {len(tasks)}")
     x, y, context = _array(tasks.x[0, :, 0]), _array(tasks.y[0, :, 0]), tasks.is_context[0].numpy()
     if (np.diff(x) <= 0).any():
-        raise InputError("a panel draws lines through its points; x must be in ascending order")
-    # A GP's context carries noise, so the line passes by it.
+        raise InputError("a panel draws lines; x must be in ascending order")
+    # The context of a GP task carries noise: draw the true function without it.
     truth = np.interp(x, x[~context], y[~context]) if isinstance(tasks, GPTaskBatch) else y
     return FunctionPanel(
         title,

@@ -1,7 +1,7 @@
-"""How every figure looks and how it is saved: Okabe–Ito colours, 8 pt text, PNG and PDF."""
+"""Style of all figures and how they are saved: Okabe–Ito colours, 8 pt text, PNG and PDF."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nvdp.errors import InputError
 from nvdp.system import write_whole
@@ -22,19 +22,29 @@ SERIES_LINES = (
     (0, (3, 1, 1, 1, 1, 1)),
     (0, (9, 3)),
 )
-FONT_SIZE, WIDTH, DPI = 8, 7.2, 150  # points, inches of a printed page, pixels an inch
+FONT_SIZE, WIDTH, DPI = 8, 7.2, 150  # points, inches of a page, pixels per inch
 FORMATS = (".png", ".pdf", ".svg")
 
 
 def new_figure(width: float, height: float) -> "matplotlib.figure.Figure":
-    """An empty figure of that many inches which arranges its own parts."""
+    """An empty figure of that size in inches, with constrained layout."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
 
 
+def series_style(index: int) -> tuple[str, Any]:
+    """Colour and line style of a figure's curve number `index`; the first 36 pairs all differ.
+
+    >>> len({str(series_style(index)) for index in range(36)})
+    36
+    """
+    repeat, place = divmod(index, len(SERIES_COLOURS))
+    return SERIES_COLOURS[place], SERIES_LINES[(place + repeat) % len(SERIES_LINES)]
+
+
 def tidy(axes: "matplotlib.axes.Axes") -> None:
-    """Two spines, short ticks, small print."""
+    """Apply the common style to the axes: two spines, short ticks, small labels."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=FONT_SIZE, length=2.5, width=0.6)
     for spine in axes.spines.values():
@@ -42,7 +52,15 @@ def tidy(axes: "matplotlib.axes.Axes") -> None:
 
 
 def save_figure(figure: "matplotlib.figure.Figure", path: Path | str) -> list[Path]:
-    """Write the figure, a PNG with a PDF beside it, and return the paths; the same figure, the same bytes."""
+    """Write a figure. The same figure always gives the same bytes.
+
+    Args:
+        figure: The figure to save.
+        path: A file that ends in .png, .pdf or .svg. A PNG gets a PDF of the same name.
+
+    Returns:
+        The files written.
+    """
     path = Path(path)
     if path.suffix not in FORMATS:
         raise InputError(f"cannot draw {path}: its suffix is '{path.suffix}'; expected one of {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""Tasks of a table: what a fitted model says from a few rows of each, and the rows it was not shown."""
+"""Tasks of a table: predictions of a fitted model from a few rows of each task, and the held-out rows."""
 
 import math
 from collections.abc import Sequence
@@ -12,12 +12,12 @@ from nvdp.errors import InputError
 from nvdp.plots.functions import draw_band, draw_functions_and_points, shared_legend
 from nvdp.plots.style import FONT_SIZE, VERMILLION, WIDTH, new_figure, save_figure, tidy
 
-ROW_HEIGHT, MOST_COLUMNS = 2.1, 2
+ROW_HEIGHT, MAX_COLUMNS = 2.1, 2  # inches, panels
 
 
 @dataclass(frozen=True)
 class TablePanel:
-    """One task: the prediction on a grid, the rows that the model saw, and perhaps others."""
+    """One task: the prediction on a grid, the context rows, and held-out rows if there are any."""
 
     title: str
     x: Float[np.ndarray, " point"]
@@ -31,10 +31,20 @@ class TablePanel:
 
 
 def figure_tables(panels: Sequence[TablePanel], path: Path | str, x_label: str = "x", y_label: str = "y") -> list[Path]:
-    """The panels two in a row: 90 % interval, mean, rows shown and rows held back."""
+    """Draw the 90 % interval, the mean, context rows and held-out rows of each task, two tasks in a row.
+
+    Args:
+        panels: The tasks; `x` may be in any order.
+        path: The file to write.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+
+    Returns:
+        The files written.
+    """
     if not panels:
         raise InputError("a figure of tasks needs at least one panel; got 0")
-    columns = min(MOST_COLUMNS, len(panels))
+    columns = min(MAX_COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = new_figure(WIDTH, ROW_HEIGHT * rows + 0.5)
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
