@@ -168,10 +168,3 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     assert nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page).returncode == 0
     assert "figures/figure9.png" in page.read_text()
     assert (page.parent / "figures" / "figure9.png").exists()
-
-
-def test_importing_nvdp_is_quiet_and_leaves_heavy_packages_out():
-    heavy = "matplotlib", "lightning_fabric", "tensorboard", "typer", "pandas"
-    code = f"import sys, nvdp; print([m for m in {heavy} if m in sys.modules])"
-    result = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60)
-    assert (result.stdout.strip(), result.stderr) == ("[]", "")

@@ -1,4 +1,8 @@
-"""The command line: ``nvdp COMMAND --help`` teaches each command."""
+"""The command line: ``nvdp COMMAND --help`` teaches each command.
+
+Its modules import nothing heavy at the top. Each command imports what it needs when it runs, so that ``--help`` and
+``--version`` answer at once.
+"""
 
 import sys
 from importlib import import_module
@@ -6,41 +10,43 @@ from typing import Annotated
 
 import typer
 
+from nvdp import __version__
 from nvdp.errors import InputError
 
 app = typer.Typer(
-    help="Bayesian meta-learning with Neural Variational Dropout Processes.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    epilog="Each command has its own help with an example: nvdp COMMAND --help",
 )
 
-# Modules whose commands are listed by --help, in the order in which one comes to need them.
-ROOMS = ("train", "runs", "models", "fit", "images", "fewshot", "store", "web", "data", "paper", "bench")
+# Modules with commands, in the order in which --help lists them.
+MODULES = ("fit", "store", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
 
 
-def _version(wanted: bool) -> bool:
+def _print_version(wanted: bool) -> None:
     if wanted:
-        import nvdp
-
-        typer.echo(nvdp.__version__)
+        typer.echo(__version__)
         raise typer.Exit
-    return wanted
 
 
 @app.callback()
 def _common(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Bayesian meta-learning with Neural Variational Dropout Processes."""
+    """Learn from many small related tasks; predict a new one from a few of its points, with honest uncertainty.
+
+    To try it: nvdp serve opens a page with pretrained models. With a table of many short series, start with nvdp fit.
+    For research, start with nvdp train and nvdp eval; nvdp reproduce makes the tables and figures of the paper.
+    """
 
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
-    for room in ROOMS:
-        import_module(f"nvdp.cli.{room}")
+    for module in MODULES:
+        import_module(f"nvdp.cli.{module}")
 
     try:
         app()

@@ -8,9 +8,10 @@ import typer
 from rich.console import Console
 
 from nvdp.cli import app
+from nvdp.cli.options import PAPER
 
 
-@app.command()
+@app.command(rich_help_panel=PAPER)
 def bench(
     suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth or quality.")] = "step",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,

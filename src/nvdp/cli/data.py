@@ -1,21 +1,20 @@
 """Commands about data sets: list, fetch, path and check."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nvdp.cli import app
+from nvdp.cli.options import PAPER, DataDir
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from nvdp.data.public.fetch import PublicSet
 
 data = typer.Typer(help="The public sets of images: what is here, and where it comes from.", no_args_is_help=True)
-app.add_typer(data, name="data")
+app.add_typer(data, name="data", rich_help_panel=PAPER)
 
 Name = Annotated[str, typer.Argument(help="mnist, omniglot, celeba or miniimagenet.")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")]
 
 
 def _sets() -> "dict[str, PublicSet]":

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
+from nvdp.cli.options import OWN_DATA
 from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
 from nvdp.errors import InputError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 GRID, DRAWN = 200, 4
 
 
-@app.command()
+@app.command(rich_help_panel=OWN_DATA)
 def fit(
     file: Annotated[
         Path, typer.Argument(help="A CSV or Parquet file, one row a point; or a folder of Parquet files of any size.")
@@ -89,7 +90,7 @@ def fit(
             typer.echo(f"drew {path}")
 
 
-@app.command()
+@app.command(rich_help_panel=OWN_DATA)
 def predict(
     folder: Annotated[str, typer.Argument(help="The folder that `nvdp fit` left.", metavar="DIR")],
     context: Annotated[Path, typer.Option(help="Rows to predict from: the columns of the fitted table.")],

@@ -1,22 +1,27 @@
-"""The command that completes a picture."""
+"""Commands about pictures: complete one from some of its pixels, classify some from a few labelled ones."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from nvdp.cli import app
+from nvdp.cli.options import PICTURES, AsJson, find
 from nvdp.errors import InputError
-from nvdp.loading import find_run
+
+SHOWN_CLASSES = 8  # columns of the table of probabilities
 
 
-@app.command()
+@app.command(rich_help_panel=PICTURES)
 def complete(
     run: Annotated[
         Path,
         typer.Argument(
             help="The folder of a run on mnist, omniglot, celeba or images, or the pretrained mnist.",
-            callback=lambda run: find_run(run),
+            callback=find,
         ),
     ],
     picture: Annotated[Path, typer.Argument(help="A picture; its central square is resized to the model's size.")],
@@ -59,3 +64,70 @@ def complete(
     for path in written:
         typer.echo(f"drew {path}")
     typer.echo(f"kept {done.is_shown.sum()} of {size**2} pixels; PSNR {psnr(done.truth, done.completed):.1f} dB")
+
+
+@app.command(rich_help_panel=PICTURES)
+def classify(
+    run: Annotated[
+        Path,
+        typer.Argument(
+            help="The folder of a run of few-shot classification, or the pretrained omniglot.",
+            callback=find,
+        ),
+    ],
+    support: Annotated[Path, typer.Option(help="Folder of labelled pictures: a sub-folder for each class.")],
+    query: Annotated[
+        Path, typer.Option(help="Folder of pictures to name; in sub-folders named as the classes, they are scored too.")
+    ],
+    invert: Annotated[
+        bool, typer.Option("--invert", help="Swap dark and light: models of Omniglot know white ink on black.")
+    ] = False,
+    samples: Annotated[int, typer.Option(help="Sampled classifiers whose probabilities are averaged.", min=1)] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Name your own pictures from a few labelled ones, with probabilities.
+
+    The model adapts to the support pictures at once; there is no training. Each picture is cut to its central square
+    and resized to the model's size.
+
+    Example: nvdp classify runs/letters --support known/ --query new/
+    """
+    from nvdp.data.class_pools import class_files
+    from nvdp.images.classify import PictureClassifier, query_files
+    from nvdp.system import use_threads
+
+    use_threads()
+    classes = class_files(support)
+    files, truth = query_files(query, list(classes))
+    prediction = PictureClassifier.load(run, invert).classify(classes, files, samples)
+    names = list(classes)
+    rows: list[dict[str, Any]] = []
+    for index, (file, true) in enumerate(zip(files, truth, strict=True)):
+        probabilities = prediction.probabilities[index].tolist()
+        row: dict[str, Any] = {
+            "file": str(file.relative_to(query)),
+            "class": names[int(prediction.top_class[index])],
+            "probabilities": dict(zip(names, probabilities, strict=True)),
+            "disagreement": float(prediction.disagreement[index]),
+        }
+        rows.append(row | ({"true": true} if true is not None else {}))
+    known = [row for row in rows if "true" in row]
+    accuracy = sum(row["class"] == row["true"] for row in known) / len(known) if known else None
+    if as_json:
+        typer.echo(json.dumps({"classes": names, "queries": rows, "accuracy": accuracy}))
+        return
+    _show(names, rows)
+    if accuracy is not None:
+        typer.echo(f"accuracy {accuracy:.1%} of {len(known)} pictures in folders of their class")
+
+
+def _show(names: list[str], rows: list[dict[str, Any]]) -> None:
+    wide = len(names) > SHOWN_CLASSES
+    table = Table("picture", "class", *(["probability"] if wide else names))
+    for row in rows:
+        top = row["class"]
+        right = row.get("true", top) == top
+        shown = [top] if wide else names
+        cells = [f"{row['probabilities'][name]:.3f}" for name in shown]
+        table.add_row(row["file"], top if right else f"[red]{top} (is {row['true']})", *cells)
+    Console().print(table)

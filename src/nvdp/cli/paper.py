@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
+from nvdp.cli.options import PAPER, DataDir, Device
 
 
-@app.command()
+@app.command(rich_help_panel=PAPER)
 def reproduce(
     what: Annotated[
         str,
@@ -30,7 +31,7 @@ def reproduce(
             help="Only the run of this name, or those whose names contain it, e.g. celeba; nothing is drawn then."
         ),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda …")] = "auto",
+    device: Device = "auto",
     executor: Annotated[
         str,
         typer.Option(help="Where runs take place: local (processes here) or ray (a cluster; needs nvdp\\[cluster])."),
@@ -38,7 +39,7 @@ def reproduce(
     address: Annotated[
         str | None, typer.Option(help="ray: the cluster's address, e.g. 10.0.0.1:6379. [default: one started here]")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. [default: NVDP_DATA]")] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Do the runs behind a table or figure, score them, and draw.
 
@@ -72,7 +73,7 @@ def reproduce(
         raise InputError(f"{len(failed)} of {len(experiments)} experiments failed: {', '.join(failed)}")
 
 
-@app.command()
+@app.command(rich_help_panel=PAPER)
 def report(
     results: Annotated[Path, typer.Argument(help="The folder of result files, as `nvdp reproduce` left it.")],
     out: Annotated[Path, typer.Option(help="The Markdown page to write; figures go beside it.")],

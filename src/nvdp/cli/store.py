@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
+from nvdp.cli.options import OWN_DATA
 from nvdp.errors import InputError
 
 store = typer.Typer(help="Keep the states of many small tasks in one file.", no_args_is_help=True)
-app.add_typer(store, name="store")
+app.add_typer(store, name="store", rich_help_panel=OWN_DATA)
 
 File = Annotated[Path, typer.Argument(help="The store, an SQLite file; observe makes it if it is not there.")]
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")]

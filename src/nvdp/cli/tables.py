@@ -8,7 +8,6 @@ import numpy as np
 import typer
 
 from nvdp.errors import InputError
-from nvdp.system import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,6 +54,8 @@ def predicted_rows(rows: np.ndarray, prediction: "Prediction", outputs: Sequence
 def write_predictions(frame: "pd.DataFrame", parts: Sequence["pd.DataFrame"], out: Path) -> None:
     """Write a table's rows with their predictions; a row without one keeps empty cells."""
     import pandas as pd
+
+    from nvdp.system import write_text
 
     predicted = pd.concat(list(parts)).reindex(range(len(frame)))
     kept = frame.reset_index(drop=True).drop(columns=[name for name in predicted if name in frame.columns])

@@ -1,4 +1,4 @@
-"""The command train: a run from its options, or from a run to go on with."""
+"""Commands that train: a model on a family of tasks, and a feature extractor for few-shot classification."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,10 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from nvdp.cli import app
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given
 from nvdp.errors import InputError
 
+DEFAULT_MINUTES = 30.0  # of pretraining
 
-@app.command()
+
+@app.command(rich_help_panel=TRAINING)
 def train(
     task: Annotated[
         str,
@@ -62,8 +65,8 @@ def train(
     channels: Annotated[
         int | None, typer.Option(help="of a folder: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
     ] = None,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder of data sets. (default: NVDP_DATA)")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")] = "auto",
+    data_dir: DataDir = None,
+    device: Device = "auto",
     engine: Annotated[
         str,
         typer.Option(
@@ -73,8 +76,8 @@ def train(
     ] = "fused",
     devices: Annotated[int, typer.Option(help="Devices, or processes on CPUs, that share the tasks of a step.")] = 1,
     precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
-    threads: Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    threads: Threads = None,
+    quiet: Quiet = False,
 ) -> None:
     """Train a model on a family of tasks.
 
@@ -85,7 +88,6 @@ def train(
 
     Few-shot classification: nvdp train omniglot-fewshot --way 5 --shot 1 --model protonet --out runs/letters
     """
-    from nvdp.cli.fewshot import episode_settings
     from nvdp.data.episodes import FEWSHOT_TASKS
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
@@ -98,10 +100,10 @@ def train(
 
     check_task(task)
     use_data_folder(data_dir)
-    pictures = _given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
+    pictures = given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
     if pictures and task not in ("images", "folder-of-classes"):
         raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
-    episodes = episode_settings(task, way, shot, queries, features, variance)
+    episodes = _episode_settings(task, way, shot, queries, features, variance)
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
@@ -127,17 +129,17 @@ def train(
         "objective": objective,
         "weight_average": weight_average,
     }
-    foreign = [name for name in _given(architecture) if not hasattr(config.model, name)]
+    foreign = [name for name in given(architecture) if not hasattr(config.model, name)]
     if foreign:
         flag = {"x_waves": "waves"}.get(foreign[0], foreign[0]).replace("_", "-")
         raise InputError(f"--{flag} is for models of regression; {config.model.name} on {task} has no such setting")
     config = replace(
         config,
-        model=replace(config.model, **_given(architecture)),
-        kl=replace(config.kl, **_given({"reduction": kl, "weight": kl_weight})),
+        model=replace(config.model, **given(architecture)),
+        kl=replace(config.kl, **given({"reduction": kl, "weight": kl_weight})),
         data=replace(config.data, **pictures),
         episodes=None if config.episodes is None else replace(config.episodes, **episodes),
-        **_given(settings),
+        **given(settings),
     )
     if steps is not None and not resume:
         config = replace(config, warmup_steps=min(config.warmup_steps, steps // 4))
@@ -152,5 +154,83 @@ def train(
     typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+def _episode_settings(
+    task: str, way: int | None, shot: int | None, queries: int | None, features: Path | None, variance: str | None
+) -> dict[str, Any]:
+    """What `nvdp train` was told about episodes; refused for a task that has none."""
+    from nvdp.data.episodes import FEWSHOT_TASKS
+
+    place = None if features is None else str(features.resolve() if features.is_dir() else features)
+    settings = given({"way": way, "shot": shot, "queries": queries, "features": place})
+    if settings and task not in FEWSHOT_TASKS:
+        raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
+    if variance is not None and task in FEWSHOT_TASKS:
+        raise InputError(f"--variance {variance} is for regression; {task} has classes")
+    return settings
+
+
+@app.command(rich_help_panel=TRAINING)
+def pretrain(
+    task: Annotated[str, typer.Argument(help="omniglot-fewshot, miniimagenet or folder-of-classes.")],
+    out: Annotated[Path, typer.Option(help="Folder for the extractor and the features; new unless --resume is given.")],
+    minutes: Annotated[
+        float | None, typer.Option(help="How long to train, as measured at the start. (default: 30)", min=0.01)
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
+    head: Annotated[str | None, typer.Option(help="cosine or linear; it is thrown away. (default: cosine)")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Largest step size. (default: 0.1)")] = None,
+    batch: Annotated[int | None, typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more)")] = None,
+    precision: Annotated[
+        str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and order. (default: 0)")] = None,
+    folder: Annotated[Path | None, typer.Option(help="folder-of-classes: a folder with a sub-folder a class.")] = None,
+    size: Annotated[int | None, typer.Option(help="folder-of-classes: rows and columns. (default: 32)")] = None,
+    channels: Annotated[
+        int | None, typer.Option(help="folder-of-classes: 1 for grey, 3 for colour. (default: as they are)")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with --out; make damaged features again.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    threads: Threads = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a feature extractor to classify the training classes, and keep the features of all images.
+
+    Few-shot classifiers are then trained on the features in minutes: nvdp train … --features DIR. Validation and test
+    classes take no part in the training. Ctrl-C saves and stops.
+
+    Example: nvdp pretrain miniimagenet --minutes 30 --out runs/extractor
+    """
+    from nvdp.data.public.fetch import use_data_folder
+    from nvdp.data.source import DataConfig
+    from nvdp.system import use_threads
+    from nvdp.training.pretrain import PretrainConfig, pretrain_config, timed
+    from nvdp.training.pretrain import pretrain as run_pretraining
+    from nvdp.training.run_folder import CONFIG
+
+    use_data_folder(data_dir)
+    use_threads(threads)
+    if minutes is not None and steps is not None:
+        raise InputError(f"--minutes {minutes:g} and --steps {steps} exclude each other")
+    if resume and (out / CONFIG).exists():
+        config = PretrainConfig.load(out / CONFIG)
+        if config.task != task:
+            raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
+    else:
+        if not resume and (out / CONFIG).exists():
+            raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
+        place = str(folder.resolve()) if folder else None
+        data = DataConfig(**given({"folder": place, "size": size, "channels": channels}))
+        if data != DataConfig() and task != "folder-of-classes":
+            raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
+        settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
+        config = pretrain_config(task, data, **given(settings | {"precision": precision}))
+        if precision is None or steps is None:
+            config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
+        typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
+    stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
+    if stopped is not None:
+        typer.echo("stopped and saved; go on with --resume", err=True)
+        raise typer.Exit(128 + stopped)
+    typer.echo(f"{config.extractor} on {task}: saved in {out}; train on it with --features {out}")

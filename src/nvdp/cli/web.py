@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
+from nvdp.cli.options import PICTURES
 from nvdp.errors import InputError
-from nvdp.loading import find_run
 
 EXTRA = ("fastapi", "uvicorn")
 
 
-@app.command()
+@app.command(rich_help_panel=PICTURES)
 def serve(
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8765,
     run: Annotated[
@@ -45,6 +45,7 @@ def serve(
     with listening:
         import uvicorn
 
+        from nvdp.loading import find_run
         from nvdp.system import use_threads
         from nvdp.web.pool import Pool
         from nvdp.web.served import served_models

@@ -1,0 +1,134 @@
+"""Commands that look at a trained model: its scores, and a figure of its predictions."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nvdp.cli import app
+from nvdp.cli.options import TRAINING, AsJson, DataDir, Device, Run
+from nvdp.errors import InputError
+
+
+@app.command("eval", rich_help_panel=TRAINING)
+def evaluate(
+    run: Run,
+    tasks: Annotated[
+        int | None, typer.Option(help="The first so many tasks of a fixed set. (default: 2,048; 600 episodes)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Which validation set. (default: the published one)")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="Sampled functions per task. (default: 16; 10 classifiers)")
+    ] = None,
+    on: Annotated[str | None, typer.Option(help="Another family of tasks, for transfer, e.g. omniglot.")] = None,
+    split: Annotated[
+        str | None,
+        typer.Option(
+            help="Images to score: validation, test or train. (default: validation; test of another set or of classes)"
+        ),
+    ] = None,
+    way: Annotated[int | None, typer.Option(help="Classifiers: classes of an episode. (default: as trained)")] = None,
+    shot: Annotated[int | None, typer.Option(help="Classifiers: support images of a class. (as trained)")] = None,
+    queries: Annotated[
+        int | None, typer.Option(help="Classifiers: images of a class to name. (default: 15; of a folder as trained)")
+    ] = None,
+    transductive: Annotated[
+        bool, typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of an episode's images.")
+    ] = False,
+    data_dir: DataDir = None,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Score a run on the fixed validation set, beside the exact GP where there is one.
+
+    LL is over all points, RLL over the context, PLL over the targets; higher is better. A few-shot classifier is scored
+    on episodes of test classes: accuracy with its 95 % interval, NLL and calibration error.
+    """
+    from nvdp.data.public.fetch import use_data_folder
+    from nvdp.evaluation.run import VALIDATION_SEED, evaluate_run
+    from nvdp.system import keep_freed_memory, use_threads
+
+    keep_freed_memory()
+    use_threads()
+    use_data_folder(data_dir)
+    seed = VALIDATION_SEED if seed is None else seed
+    shape = {"way": way, "shot": shot, "queries": queries, "transductive": transductive}
+    if on is None and (_is_classifier(run) or any(shape.values())):
+        _show_classifier(run, as_json, tasks=tasks, seed=seed, samples=samples, split=split, device=device, **shape)
+        return
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device)
+    if as_json:
+        typer.echo(json.dumps(evaluation))
+        return
+    place = f"{evaluation['on']} ({evaluation['split']})" if "on" in evaluation else evaluation["task"]
+    table = Table(title=f"{evaluation['model']} on {place}, {evaluation['tasks']} tasks")
+    oracle = evaluation.get("oracle", {})
+    for column in ("", "mean parameters", "E log p", "log E p", "± s.e.", *(["oracle"] if oracle else [])):
+        table.add_column(column, justify="right")
+    for name, row in evaluation["scores"].items():
+        numbers = [row[key] for key in ("mean_parameters", "expected_log", "log_expected", "stderr")]
+        numbers += [oracle[name]] if oracle else []
+        table.add_row(name, *[f"{number:.3f}" for number in numbers])
+    Console().print(table)
+    if oracle:
+        typer.echo("oracle: the exact GP that knows each task's true kernel. Higher is better.")
+    coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
+    typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
+    rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
+    typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
+
+
+def _is_classifier(run: Path) -> bool:
+    """Whether a run's folder holds a few-shot classifier."""
+    from nvdp.training.config import RunConfig
+    from nvdp.training.run_folder import CONFIG
+
+    return RunConfig.load(run / CONFIG).episodes is not None
+
+
+def _show_classifier(run: Path, as_json: bool, **how: Any) -> None:
+    """What `nvdp eval` prints for a few-shot classifier."""
+    from nvdp.evaluation.run import evaluate_classifier_run
+
+    scores = evaluate_classifier_run(run, **how)
+    if as_json:
+        typer.echo(json.dumps(scores))
+        return
+    shape = f"{scores['way']}-way {scores['shot']}-shot"
+    kind = ", transductive" if scores["transductive"] else ""
+    table = Table(
+        "accuracy", "95 % interval", "NLL", "ECE",
+        title=f"{scores['model']} on {scores['task']} ({scores['split']}), {shape}, {scores['tasks']} episodes{kind}",
+    )  # fmt: skip
+    table.add_row(
+        f"{scores['accuracy']:.2%}", f"± {scores['interval95']:.2%}", f"{scores['nll']:.3f}", f"{scores['ece']:.3f}"
+    )
+    Console().print(table)
+
+
+@app.command(rich_help_panel=TRAINING)
+def plot(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="The PNG to write; a PDF goes beside it.")] = Path("functions.png"),
+    seed: Annotated[int, typer.Option(help="Which three functions.")] = 0,
+) -> None:
+    """Draw what a model of GP functions predicts from five points of three new functions, beside the exact GP."""
+    from dataclasses import replace as changed
+
+    from nvdp.plots import figure_functions, five_point_task, gp_function_panel, oracle_panel
+    from nvdp.training.run_folder import load_run
+
+    config, model, _ = load_run(run)
+    if config.task != "gp":
+        raise InputError(f"{run} was trained on {config.task}; nvdp plot draws models of gp functions")
+    panels = []
+    for column in range(3):
+        task = five_point_task(seed + column)
+        title = f"new function {column + 1}"
+        panels.append(gp_function_panel(model, title, config.model.name.upper(), task))
+        panels.append(changed(oracle_panel(task, "exact GP"), title=title))
+    for path in figure_functions(panels, out):
+        typer.echo(f"drew {path}")

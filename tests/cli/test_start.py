@@ -1,0 +1,55 @@
+"""What is imported before a command runs; seconds depend on the machine, imports do not."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nvdp
+from nvdp import _MODULES
+
+HEAVY = {"torch", "jaxtyping", "pandas", "sklearn", "scipy", "matplotlib", "lightning_fabric", "tensorboard", "fastapi"}
+
+
+def heavy_imports(code):
+    """The heavy packages that a fresh process has imported after this code, which must be silent on stderr."""
+    listing = f"{code}\nimport sys\nprint(*sorted({HEAVY} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-W", "error", "-c", listing], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    return set(result.stdout.splitlines()[-1].split())
+
+
+def after_command(*arguments):
+    return heavy_imports(
+        f"import contextlib, sys\nsys.argv = {['nvdp', *arguments]}\nfrom nvdp.cli import main\n"
+        "with contextlib.suppress(SystemExit): main()"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["train", "--help"], ["info", "--help"]])
+def test_help_and_version_import_nothing_heavy(arguments):
+    assert after_command(*arguments) == set()
+
+
+def test_importing_nvdp_is_quiet_and_waits_with_torch_until_a_name_is_used():
+    assert heavy_imports("import nvdp") == set()
+    assert heavy_imports("import nvdp\nnvdp.load") == {"torch", "jaxtyping"}
+
+
+def test_public_names_are_those_that_are_imported_when_used():
+    assert sorted(name for names in _MODULES.values() for name in names) == sorted(nvdp.__all__)
+    assert set(nvdp.__all__) <= set(dir(nvdp))
+    for name in nvdp.__all__:
+        assert getattr(nvdp, name) is not None
+
+
+def test_type_checkers_are_told_the_same_names():
+    source = Path(nvdp.__file__).read_text()
+    for module, names in _MODULES.items():
+        assert f"    from {module} import {', '.join(names)}\n" in source
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'lod'"):
+        nvdp.lod  # noqa: B018
