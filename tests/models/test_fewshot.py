@@ -11,7 +11,7 @@ from nvdp.evaluation.metrics import evaluate_classification
 from nvdp.models.base import class_means, one_hot, query_points
 from nvdp.models.config import GRADIENT_MODELS, FewShotConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.nn.engines import AUTOGRAD
+from nvdp.nn.fused import AUTOGRAD
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.tasks import PointSet, TaskBatch
 

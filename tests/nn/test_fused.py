@@ -1,4 +1,4 @@
-"""The fused and low-rank layers against the plain one; gradients against autograd and finite differences."""
+"""The fused and low-rank layers against the plain ones; gradients against autograd and finite differences."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,14 +6,22 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.distributions import kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from nvdp.data.gp import GPTasks
+from nvdp.errors import InputError
+from nvdp.loading import load
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import build_model
 from nvdp.nn import fused
-from nvdp.nn import fused_kl as fused_kl_module
 from nvdp.nn.dropout import DropoutLinear, LocalNoise
+from nvdp.nn.fused import AUTOGRAD, FUSED, engine_named
 from nvdp.nn.rates import LayerRates, RateBounds, dropout_kl
+from nvdp.objectives import KLScale, variational_prior_bound
 from nvdp.randomness import tabled_normal
+from nvdp.tasks import TaskBatch
 
 FLOOR = 0.01
 TASKS, POINTS, K, D = 3, 5, 7, 4
@@ -51,7 +59,7 @@ def fused_kl(*vectors_and_floor: Any) -> Tensor:
     """The KL of one layer by its experts: rows, columns and layer of q, then of p."""
     *vectors, floor = vectors_and_floor
     shapes = [(vectors[0].shape[-1], vectors[1].shape[-1])]
-    return fused_kl_module.fused_kl(torch.cat(vectors[:3], -1), torch.cat(vectors[3:], -1), shapes, floor)
+    return fused.fused_kl(torch.cat(vectors[:3], -1), torch.cat(vectors[3:], -1), shapes, floor)
 
 
 def plain_kl(q: list[Tensor], p: list[Tensor], floor: float = FLOOR) -> Tensor:
@@ -197,7 +205,7 @@ def test_kl_of_equal_posteriors_and_its_gradient_are_exactly_zero(dtype: torch.d
 def test_kl_does_not_depend_on_the_chunks(monkeypatch: pytest.MonkeyPatch, numbers: int) -> None:
     q, p = experts(torch.float64), experts(torch.float64)
     expected = fused_kl(*q, *p, FLOOR)
-    monkeypatch.setattr(fused_kl_module, "NUMBERS_AT_ONCE", numbers)
+    monkeypatch.setattr(fused, "KL_CHUNK", numbers)
     actual = fused_kl(*q, *p, FLOOR)
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=0)
     expected_gradients = torch.autograd.grad(expected.sum(), (*q, *p))
@@ -208,13 +216,13 @@ def test_kl_of_a_wide_layer_holds_one_chunk_at_a_time() -> None:
     q, p = experts(torch.float32, 4, 512, 1024), experts(torch.float32, 4, 512, 1024)
     with LargestTensor() as record:
         fused_kl(*q, *p, FLOOR).sum().backward()
-    assert record.numbers <= fused_kl_module.NUMBERS_AT_ONCE
+    assert record.numbers <= fused.KL_CHUNK
 
 
 def test_kl_without_gradients_skips_their_work(monkeypatch: pytest.MonkeyPatch) -> None:
     q, p = experts(torch.float32), experts(torch.float32)
     expected = fused_kl(*q, *p, FLOOR)
-    monkeypatch.setattr(fused_kl_module, "times_experts", None)
+    monkeypatch.setattr(fused, "_times_experts", None)
     with torch.no_grad():
         under_no_grad = fused_kl(*q, *p, FLOOR)
     of_constants = fused_kl(*(vector.detach() for vector in (*q, *p)), FLOOR)
@@ -229,3 +237,102 @@ def test_kl_holds_for_any_floor(floor: float) -> None:
     low = [torch.full((TASKS, n), 1e-3) for n in (15, 16, 1)]
     for q, p in ((ones, low), (low, ones)):
         torch.testing.assert_close(fused_kl(*q, *p, floor), plain_kl(q, p, floor), rtol=1e-4, atol=0)
+
+
+def bound_and_gradients(model, engine, dtype):
+    model.engine = engine
+    model.zero_grad()
+    tasks = GPTasks().training_batch(0, 0, 3).to(dtype)
+    bound = variational_prior_bound(model, tasks, KLScale("elbo", 0.1), torch.Generator().manual_seed(1))
+    bound.value.backward()
+    return bound.value.item(), [parameter.grad.clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("bounds", ["affine", "clip"])
+@pytest.mark.parametrize("limit", [2**24, 1])  # 1: the low-rank way for every layer
+def test_engines_agree_on_the_bound_and_its_gradients(monkeypatch, dtype, tolerance, bounds, limit):
+    monkeypatch.setattr("nvdp.nn.fused.GRID_LIMIT", limit)
+    model = build_model(ModelConfig("nvdp", width=16, rate_bounds=bounds)).to(dtype)
+    value, gradients = bound_and_gradients(model, AUTOGRAD, dtype)
+    fused_value, fused_gradients = bound_and_gradients(model, FUSED, dtype)
+    assert fused_value == pytest.approx(value, rel=tolerance)
+    for plain, ours in zip(gradients, fused_gradients, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=tolerance, atol=tolerance * float(plain.abs().max()))
+
+
+@pytest.mark.parametrize("points", [1, 6])
+@pytest.mark.parametrize("width", [1, 8])
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "silu"])
+def test_engines_agree_for_narrow_networks_and_single_points(points, width, activation):
+    model = build_model(ModelConfig("nvdp", width=width, layers=2, rate_width=8, activation=activation)).double()
+    generator = torch.Generator().manual_seed(2)
+    x, y = torch.randn(2, 3, points, 1, generator=generator, dtype=torch.float64)
+    tasks, bounds = TaskBatch.first_points_as_context(x, y, 1), []
+    for engine in (AUTOGRAD, FUSED):
+        model.engine = engine
+        model.zero_grad()
+        bound = variational_prior_bound(model, tasks, KLScale("elbo", 0.1), torch.Generator().manual_seed(1)).value
+        bound.backward()
+        bounds.append(torch.cat([bound[None], *(parameter.grad.flatten() for parameter in model.parameters())]))
+    torch.testing.assert_close(bounds[1], bounds[0], rtol=1e-8, atol=1e-10)
+
+
+def test_the_kl_of_posteriors_of_unlike_tasks_is_refused_with_their_shapes():
+    model = build_model(ModelConfig("nvdp", width=4, layers=2, rate_width=4))
+    one, five = (model.adapt(torch.zeros(tasks, 2, 1), torch.zeros(tasks, 2, 1)) for tasks in (1, 5))
+    with pytest.raises(InputError, match=r"\(5, \d+\) and \(1, \d+\)"):
+        kl_divergence(five, one)
+
+
+def test_rates_given_layer_by_layer_have_the_same_kl():
+    model = build_model(ModelConfig("nvdp", width=4, layers=2, rate_width=4))
+    q, p = (model.adapt(torch.randn(3, 2, 1), torch.randn(3, 2, 1)).rates for _ in range(2))
+    torch.testing.assert_close(FUSED.kl(list(q), list(p)), FUSED.kl(q, p))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_prediction_under_autocast_is_that_without_it_up_to_the_precision(dtype):
+    model = load("gp-nvdp").to(dtype)
+    x, y = torch.linspace(-2, 2, 9, dtype=dtype)[:, None], torch.linspace(-1, 1, 9, dtype=dtype)[:, None]
+    expected = model.adapt(x, y).predict(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        actual = model.adapt(x, y).predict(x)
+    assert actual.mean.dtype == dtype
+    tolerance = 0.1 if dtype == torch.float32 else 1e-9  # autocast leaves float64 alone
+    torch.testing.assert_close(actual.mean, expected.mean, atol=tolerance, rtol=0)
+    torch.testing.assert_close(actual.std, expected.std, atol=tolerance, rtol=0)
+
+
+def test_a_step_in_mixed_precision_has_finite_gradients():
+    model = build_model(ModelConfig("nvdp", width=16))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        bound = variational_prior_bound(model, GPTasks().training_batch(0, 0, 3), KLScale("elbo", 0.1))
+    bound.value.backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("setting", [{"rate_form": "full"}, {"weight_noise": "weights"}])
+def test_models_for_comparison_train_by_every_engine(setting):
+    model = build_model(ModelConfig("nvdp", width=8, layers=2, rate_width=8, **setting))
+    value, gradients = bound_and_gradients(model, AUTOGRAD, torch.float32)
+    fused_value, fused_gradients = bound_and_gradients(model, FUSED, torch.float32)
+    assert fused_value == pytest.approx(value, rel=1e-4)
+    for plain, ours in zip(gradients, fused_gradients, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-3, atol=1e-4 * float(plain.abs().max()))
+    assert sum(float(gradient.abs().sum()) for gradient in gradients) > 0
+
+
+def test_noise_on_weights_is_one_function_where_local_noise_is_none():
+    x = torch.zeros(1, 6, 1)  # the same place six times: a function has one value there
+    for noise, spread in (("weights", 0.0), ("local", 0.01)):
+        torch.manual_seed(0)
+        posterior = build_model(ModelConfig("nvdp", weight_noise=noise)).adapt(x[0], x[0])
+        outputs = posterior.training_outputs(x, torch.Generator().manual_seed(0))
+        assert (outputs.std(1).max() > spread) == (noise == "local")
+
+
+def test_an_unknown_engine_is_refused_by_name():
+    assert engine_named("autograd") is AUTOGRAD
+    with pytest.raises(InputError, match="unknown engine 'compiled'"):
+        engine_named("compiled")

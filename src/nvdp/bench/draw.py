@@ -24,7 +24,6 @@ from nvdp.plots.style import (
 
 STEP_BARS = {
     "floor": ("matrix products alone", SKY_BLUE),
-    "compiled": ("nvdp, compiled", GREEN),
     "ours": ("nvdp", BLUE),
     "autograd": ("straightforward", ORANGE),
     "autograd_default_malloc": ("straightforward, default malloc", VERMILLION),

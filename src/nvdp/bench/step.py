@@ -11,7 +11,6 @@ from nvdp.bench.floor import floor_step, training_products
 from nvdp.bench.timing import Variant, interleaved
 from nvdp.bench.worker import Worker
 from nvdp.models.registry import build_model
-from nvdp.training.loop import has_compiler
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
@@ -20,7 +19,6 @@ PAPERS = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 CASES = [replace(shape, model=name) for shape in (GP, MNIST, CELEBA) for name in PAPERS]
 NOTES = {
     "ours": "the paper's model, default engine: bound, backward, fused Adam; data generation is not part of a step",
-    "compiled": "the same with --engine compiled, where there is a C++ compiler",
     "autograd": "the straightforward version in the same process, hence also with the allocator that keeps freed "
     "memory: the ratio to it is conservative",
     "autograd_default_malloc": "the same in a process with glibc's default allocator, taking its turn in every round",
@@ -47,10 +45,6 @@ def _row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str, Any]
         "autograd_default_malloc": lambda _: worker.step("autograd", case),
     }
     pairs = [("ours", "floor"), ("autograd", "ours"), ("autograd_default_malloc", "ours")]
-    if case.model == "nvdp" and has_compiler():
-        compiled = our_step(case, "compiled")
-        variants["compiled"] = lambda _: compiled()
-        pairs += [("compiled", "floor"), ("autograd", "compiled")]
     timings = interleaved(variants, rounds, warmup)
     ratios = {}
     for name, base in pairs:

@@ -70,8 +70,7 @@ def train(
     engine: Annotated[
         str,
         typer.Option(
-            help="How a step is computed: fused (hand-derived gradients), compiled (the same, parts of it by "
-            "torch.compile; needs a C++ compiler), or autograd."
+            help="How a step is computed: fused (hand-derived gradients) or autograd (the reference, slower)."
         ),
     ] = "fused",
     devices: Annotated[int, typer.Option(help="Devices, or processes on CPUs, that share the tasks of a step.")] = 1,

@@ -11,7 +11,7 @@ from nvdp.models.config import FewShotConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.class_rates import ActivationRates, standardised, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
-from nvdp.nn.engines import FUSED, Engine
+from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
 from nvdp.nn.task_norm import TaskNorm

@@ -1,10 +1,12 @@
-"""The conditional-dropout layer, eq. 2: weights N((1−P) θ, P(1−P) θ²), and three ways through it.
+"""The conditional-dropout layer, eq. 2: weights N((1−P) θ, P(1−P) θ²). Three objects compute its outputs.
 
 * :class:`MeanWeights`: the mean of the weights, no noise;
 * :class:`SampledWeights`: weights drawn once per task and sample, shared by all points, so that each sample is one
   coherent function;
-* :class:`LocalNoise`: the local reparameterisation, noise on each point's pre-activation. Lower gradient variance,
-  used for training; its outputs are *not* function samples, as every point has its own noise.
+* :class:`LocalNoise`: the local reparameterisation, noise on each point's pre-activation. Its gradients have a lower
+  variance, so it is used for training. Its outputs are *not* function samples, as every point has its own noise.
+
+:func:`local_noise` is the plain autograd version; :mod:`nvdp.nn.fused` computes the same faster.
 """
 
 import itertools
@@ -15,11 +17,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from nvdp.nn.fused import VARIANCE_FLOOR
 from nvdp.nn.mlp import AS_GIVEN, InputScale, activated, activation_named, fan_in_uniform
-from nvdp.nn.products import affine
 from nvdp.nn.rates import LayerRates
 from nvdp.randomness import standard_normal, tabled_normal
+
+VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
+NARROW = 8  # columns up to which a product is faster transposed
 
 
 class DropoutLinear(nn.Module):
@@ -36,12 +39,28 @@ class DropoutLinear(nn.Module):
         return self.weight.shape[0], self.weight.shape[1]
 
 
-class WayThrough(Protocol):
-    """How inputs of shape (*sample, task, point, k) pass through a layer with given rates."""
+class LayerForward(Protocol):
+    """Computes the pre-activations of a layer with given rates: mean weights, sampled weights or local noise."""
 
     def __call__(self, layer: DropoutLinear, inputs: Tensor, rates: LayerRates) -> Tensor:
-        """Pre-activations of shape (*sample, task, point, d)."""
+        """From inputs (*sample, task, point, k) to pre-activations (*sample, task, point, d)."""
         ...
+
+
+def affine(
+    inputs: Float[Tensor, "task point k"], weight: Float[Tensor, "task k d"], bias: Float[Tensor, "task d"]
+) -> Float[Tensor, "task point d"]:
+    """A W + b of every task, in the layout in which the product is fast.
+
+    A product whose result has few columns takes several times as long as the same one transposed, with few rows.
+
+    >>> affine(torch.ones(1, 3, 2), torch.ones(1, 2, 1), torch.ones(1, 1))[0, :, 0]
+    tensor([3., 3., 3.])
+    """
+    if weight.shape[-1] > NARROW:
+        return torch.bmm(inputs, weight).add_(bias[:, None])  # baddbmm would first write the bias to every row
+    transposed = torch.baddbmm(bias[:, :, None], weight.mT.contiguous(), inputs.mT)
+    return transposed.mT.clone(memory_format=torch.contiguous_format)  # not a view: callers work in place
 
 
 class MeanWeights:
@@ -88,7 +107,6 @@ def local_moments(
     variance_bias = mean_bias * (layer.bias - mean_bias)
     mean = torch.baddbmm(mean_bias[:, None], inputs, mean_weight)
     variance = torch.baddbmm(variance_bias[:, None], inputs.square(), variance_weight)
-    # All terms are non-negative; the tiny floor keeps the gradient of √ finite where an input is zero.
     return mean, (variance + VARIANCE_FLOOR).sqrt()
 
 
@@ -98,7 +116,7 @@ def local_noise(
     rates: LayerRates,
     noise: Float[Tensor, "task point d"],
 ) -> Float[Tensor, "task point d"]:
-    """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise by plain autograd: the reference for every faster way."""
+    """A(1−P)θ + √(A² P(1−P)θ²) ∘ noise by plain autograd: the reference for faster versions."""
     return torch.addcmul(*local_moments(layer, inputs, rates), noise)
 
 
@@ -127,7 +145,7 @@ class LocalNoise:
 
 
 class DropoutNetwork(nn.Module):
-    """The agent: conditional-dropout layers with an activation between them."""
+    """The task network (the paper's agent): conditional-dropout layers with an activation between them."""
 
     def __init__(self, sizes: Sequence[int], activation: str, scale: InputScale = AS_GIVEN) -> None:
         super().__init__()
@@ -146,7 +164,7 @@ class DropoutNetwork(nn.Module):
     def inputs(
         self, x: Float[Tensor, "task point x"], seen: Float[Tensor, "task *point r"] | None = None
     ) -> Float[Tensor, "task point inputs"]:
-        """What the first layer sees of each point: x, and what is given for the task or for the point beside it."""
+        """Inputs of the first layer: scaled x, then `seen`, the features of the task or of each point, if any."""
         h = self.scale(x)
         if seen is None:
             return h
@@ -157,21 +175,32 @@ class DropoutNetwork(nn.Module):
         self,
         x: Float[Tensor, "task point x"],
         rates: Sequence[LayerRates],
-        way: WayThrough,
+        layer_forward: LayerForward,
         seen: Float[Tensor, "task *point r"] | None = None,
     ) -> Float[Tensor, "*sample task point k"]:
-        """What the last layer sees of each point."""
+        """Inputs of the last layer."""
         h = self.inputs(x, seen)
         for layer, layer_rates in zip(list(self.dropout_layers())[:-1], rates[:-1], strict=True):
-            h = activated(self.activation, way(layer, h, layer_rates))
+            h = activated(self.activation, layer_forward(layer, h, layer_rates))
         return h
 
     def forward(
         self,
         x: Float[Tensor, "task point x"],
         rates: Sequence[LayerRates],
-        way: WayThrough,
+        layer_forward: LayerForward,
         seen: Float[Tensor, "task *point r"] | None = None,
     ) -> Float[Tensor, "*sample task point outputs"]:
-        """Outputs at x, or at (x, r) if the network sees a representation too."""
-        return way(list(self.dropout_layers())[-1], self.hidden(x, rates, way, seen), rates[-1])
+        """Outputs at x.
+
+        Args:
+            x: points of each task.
+            rates: dropout rates of every layer.
+            layer_forward: how a layer's pre-activations are computed.
+            seen: features of the task (task, r) or of each point (task, point, r) that are given beside x.
+
+        Returns:
+            Outputs of the last layer, with a sample axis first if `layer_forward` adds one.
+        """
+        last = list(self.dropout_layers())[-1]
+        return layer_forward(last, self.hidden(x, rates, layer_forward, seen), rates[-1])

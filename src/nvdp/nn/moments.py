@@ -15,8 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.special import ndtr
 
-from nvdp.nn.dropout import DropoutNetwork
-from nvdp.nn.fused import VARIANCE_FLOOR
+from nvdp.nn.dropout import VARIANCE_FLOOR, DropoutNetwork
 from nvdp.nn.mlp import Activation
 from nvdp.nn.rates import LayerRates
 

@@ -15,14 +15,14 @@ from torch.distributions import Normal, kl_divergence, register_kl
 
 from nvdp.nn.dropout import (
     DropoutNetwork,
+    LayerForward,
     LocalNoise,
     MeanWeights,
     SampledWeights,
-    WayThrough,
     local_moments,
     with_noise,
 )
-from nvdp.nn.engines import FUSED, Engine
+from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import CategoricalLikelihood
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.base import NUMBERS_AT_ONCE, TaskPosterior
@@ -163,8 +163,10 @@ class ClassDropoutPosterior(ClassPosterior):
         seen = None if self.representation is None else self.representation[rows]
         return ClassDropoutPosterior(rates, self.network, self.way, self.x_dim, seen, self.engine)
 
-    def _through(self, x: Float[Tensor, "task point x"], way: WayThrough) -> Float[Tensor, "*sample task point way"]:
-        return self._by_class(self.network(self._rows(x), self.rates, way))
+    def _through(
+        self, x: Float[Tensor, "task point x"], layer: LayerForward
+    ) -> Float[Tensor, "*sample task point way"]:
+        return self._by_class(self.network(self._rows(x), self.rates, layer))
 
     def _rows(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "row point inputs"]:
         """A task's points once for each of its classes."""

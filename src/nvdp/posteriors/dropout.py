@@ -15,7 +15,7 @@ from torch.distributions import register_kl
 from torch.special import ndtri
 
 from nvdp.nn.dropout import DropoutLinear, DropoutNetwork, LocalNoise, MeanWeights, SampledWeights
-from nvdp.nn.engines import FUSED, Engine
+from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.moments import output_moments
 from nvdp.nn.rates import LayerRates

@@ -2,7 +2,6 @@
 
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,10 +19,10 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
-from nvdp.errors import InputError, unknown_name
+from nvdp.errors import InputError
 from nvdp.models.nvdp import NVDP, NVDPClassifier
 from nvdp.models.registry import AnyModel, build_model
-from nvdp.nn.engines import AUTOGRAD, FUSED, Engine, compiled_engine
+from nvdp.nn.fused import engine_named
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.randomness import derived_generator
@@ -68,35 +67,14 @@ class Prefetch:
         self._thread.shutdown(cancel_futures=True)
 
 
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "fused": lambda: FUSED,
-    "autograd": lambda: AUTOGRAD,
-    "compiled": compiled_engine,
-}
-
-
-def check_engine(name: str) -> None:
-    """Refuse a name that is no way to compute a step here."""
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    if name == "compiled" and not has_compiler():
-        raise InputError("engine 'compiled' needs a C++ compiler, and none is found (CXX, g++, clang++); take 'fused'")
-
-
-def has_compiler() -> bool:
-    """Whether torch.compile would find a C++ compiler."""
-    return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "clang++", "cl"))
-
-
 class TrainingStep(nn.Module):
     """The bound of a batch as the forward pass of a module, so that Fabric can wrap it."""
 
     def __init__(self, model: AnyModel, objective: str, scale: KLScale, engine: str = "fused") -> None:
         super().__init__()
-        check_engine(engine)
         self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
         if isinstance(model, NVDP | NVDPClassifier):
-            model.engine = ENGINES[engine]()
+            model.engine = engine_named(engine)
 
     def forward(
         self, x: Tensor, y: Tensor, is_context: Tensor, mask: Tensor, generator: torch.Generator | None
@@ -123,7 +101,7 @@ class Machine:
     devices: int = 1
     precision: str = "32-true"
     threads: int | None = None
-    engine: str = "fused"  # or autograd, compiled: how a step is computed
+    engine: str = "fused"  # or autograd: how a step is computed
 
 
 @dataclass(frozen=True)
@@ -163,7 +141,7 @@ def train(
     With several `machine.devices` the tasks of a step are shared by as many processes, which Fabric starts; the numbers
     are those of one process up to rounding. Processes started by torchrun find each other.
     """
-    check_engine(machine.engine)
+    engine_named(machine.engine)  # an unknown name is refused before anything else is done
     found = started_from_outside()
     processes = int(os.environ["WORLD_SIZE"]) if found else machine.devices
     source = task_source(config.task, config.data, episodes=config.episodes)
