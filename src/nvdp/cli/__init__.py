@@ -24,10 +24,11 @@ app = typer.Typer(
 MODULES = ("fit", "store", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         typer.echo(__version__)
         raise typer.Exit
+    return wanted
 
 
 @app.callback()
