@@ -14,8 +14,7 @@ import nvdp
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.web import limits
-from nvdp.web.body_limit import BodyLimit
-from nvdp.web.pool import Pool, PoolFull
+from nvdp.web.limits import BodyLimit, Pool, QueueFull
 from nvdp.web.served import served_models
 from nvdp.web.server import STATIC, create_app
 
@@ -175,7 +174,7 @@ def test_ten_million_points_are_refused_before_they_are_parsed():
     scope = {"type": "http", "method": "POST", "headers": []}
     asyncio.run(BodyLimit(unreachable)(scope, endless, send))
     assert answered[0]["status"] == 413
-    assert read <= limits.MOST_BYTES + 60_000
+    assert read <= limits.MAX_BYTES + 60_000
 
 
 def test_a_body_that_claims_to_be_long_is_refused_unread(client):
@@ -247,7 +246,7 @@ def test_the_pool_runs_no_more_jobs_at_once_than_it_has_workers():
 
     results = asyncio.run(many())
     assert most == 2
-    assert sum(isinstance(result, PoolFull) for result in results) == 4
+    assert sum(isinstance(result, QueueFull) for result in results) == 4
     pool.close()
 
 

@@ -117,7 +117,7 @@ def test_ten_million_pixels_are_refused_by_their_length(client):
     body = json.dumps(QUESTION | {"query": [[0] * 10**6]})
     answer = client.post("/api/classify", content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code == 413
-    assert f"expected at most {limits.MOST_BYTES}" in answer.json()["detail"]
+    assert f"expected at most {limits.MAX_BYTES}" in answer.json()["detail"]
 
 
 def test_the_largest_question_that_is_allowed_is_answered(client):

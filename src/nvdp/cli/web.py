@@ -47,7 +47,7 @@ def serve(
 
         from nvdp.loading import find_run
         from nvdp.system import use_threads
-        from nvdp.web.pool import Pool
+        from nvdp.web.limits import Pool
         from nvdp.web.served import served_models
         from nvdp.web.server import create_app
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from nvdp.errors import InputError
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.prediction import ClassPrediction
-from nvdp.web.limits import RATE_CELLS
+from nvdp.web.limits import MAX_RATE_CELLS
 
 DECIMALS, RATE_DECIMALS = 6, 4
 
@@ -67,7 +67,7 @@ def class_answer(prediction: ClassPrediction, samples: int) -> dict[str, Any]:
 
 
 def layer_heat(layer: LayerRates) -> dict[str, Any]:
-    """P of one layer as a heat map of at most `RATE_CELLS` rows and columns.
+    """P of one layer as a heat map of at most `MAX_RATE_CELLS` rows and columns.
 
     >>> from nvdp.nn.rates import RateBounds
     >>> layer = LayerRates(torch.ones(1, 2), torch.full((1, 64), 0.5), torch.ones(1, 1), RateBounds())
@@ -76,7 +76,7 @@ def layer_heat(layer: LayerRates) -> dict[str, Any]:
     ([2, 64], 0.5, 2, 32)
     """
     weight = layer.weight()[0]
-    rows, columns = (min(size, RATE_CELLS) for size in weight.shape)
+    rows, columns = (min(size, MAX_RATE_CELLS) for size in weight.shape)
     heat = torch.nn.functional.adaptive_avg_pool2d(weight[None], (rows, columns))[0]
     return {
         "shape": list(weight.shape),

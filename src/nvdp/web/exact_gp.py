@@ -14,7 +14,7 @@ from torch import Tensor
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, rbf_kernel
 from nvdp.errors import InputError
 from nvdp.web.answers import Answer
-from nvdp.web.limits import MOST_CONTEXT_EXACT, MOST_QUERY_EXACT
+from nvdp.web.limits import MAX_CONTEXT_EXACT, MAX_QUERY_EXACT
 from nvdp.web.schemas import ModelEntry
 from nvdp.web.units import check_reach
 
@@ -40,7 +40,7 @@ class ExactGP:
         x_dim=1,
         y_dim=1,
         x_range=DOMAIN,
-        most_context=MOST_CONTEXT_EXACT,
+        most_context=MAX_CONTEXT_EXACT,
         has_rates=False,
     )
 
@@ -62,8 +62,8 @@ class ExactGP:
         >>> answer.mean.round(1).tolist(), bool(answer.std[0] < 0.05), bool(answer.std[1] > 0.5)
         ([[1.0], [0.0]], True, True)
         """
-        if len(query) > MOST_QUERY_EXACT:
-            raise InputError(f"query holds {len(query)} points; 'exact-gp' takes at most {MOST_QUERY_EXACT}")
+        if len(query) > MAX_QUERY_EXACT:
+            raise InputError(f"query holds {len(query)} points; 'exact-gp' takes at most {MAX_QUERY_EXACT}")
         for name, values in (("x", x), ("y", y), ("query", query)):
             check_reach(name, values)
         kernels = len(self.length_scale)

@@ -1,19 +1,26 @@
-"""Requests and answers of the API; sizes and ranges are checked here, against `limits`."""
+"""Requests and answers of the API; sizes and ranges of requests are checked against `limits`."""
 
 from typing import Annotated
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic.config import JsonValue
 
 from nvdp.errors import InputError
 from nvdp.web import limits
 
-Number = Annotated[float, Field(ge=-limits.LARGEST_NUMBER, le=limits.LARGEST_NUMBER, allow_inf_nan=False)]
+Number = Annotated[float, Field(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER, allow_inf_nan=False)]
 # The first fault ends the check: a long list of bad numbers must not become a long list of faults.
-Point = Annotated[list[Number], FailFast(), Field(min_length=1, max_length=limits.MOST_FEATURES)]
-Context = Annotated[list[Point], FailFast(), Field(max_length=limits.MOST_CONTEXT)]
-Query = Annotated[list[Point], FailFast(), Field(min_length=1, max_length=limits.MOST_QUERY)]
+Point = Annotated[list[Number], FailFast(), Field(min_length=1, max_length=limits.MAX_FEATURES)]
+Context = Annotated[list[Point], FailFast(), Field(max_length=limits.MAX_CONTEXT)]
+Query = Annotated[list[Point], FailFast(), Field(min_length=1, max_length=limits.MAX_QUERY)]
+Intensity = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Picture = Annotated[list[Intensity], FailFast(), Field(min_length=1, max_length=limits.MAX_PIXELS)]
+Label = Annotated[int, Field(ge=0, le=limits.MAX_CLASSES - 1)]
+# Two lines on 28 × 28 pixels, to try with.
+UPRIGHT: list[JsonValue] = [int(place % 28 == 13) for place in range(784)]
+LYING: list[JsonValue] = [int(place // 28 == 13) for place in range(784)]
 
 
 class AdaptRequest(BaseModel):
@@ -27,12 +34,12 @@ class AdaptRequest(BaseModel):
         },
     )
 
-    model: str = Field(max_length=limits.LONGEST_NAME, description="A name from /api/models.")
+    model: str = Field(max_length=limits.MAX_NAME, description="A name from /api/models.")
     x: Context = Field(description="Inputs of the context, a list of numbers for each point.")
     y: Context = Field(description="Outputs of the context, as many as there are inputs.")
     query: Query = Field(description="Where to predict, or the candidates to choose from.")
-    samples: int = Field(default=0, ge=0, le=limits.MOST_SAMPLES, description="Functions to sample.")
-    seed: int = Field(default=0, ge=0, le=limits.LARGEST_SEED, description="The same seed, the same functions.")
+    samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Functions to sample.")
+    seed: int = Field(default=0, ge=0, le=limits.MAX_SEED, description="The same seed, the same functions.")
 
     def arrays(
         self, x_dim: int, y_dim: int, most_context: int
@@ -42,10 +49,10 @@ class AdaptRequest(BaseModel):
             raise InputError(f"x holds {len(self.x)} points and y {len(self.y)}; expected as many of both")
         if len(self.x) > most_context:
             raise InputError(f"x holds {len(self.x)} points; '{self.model}' takes at most {most_context}")
-        if self.samples * len(self.query) > limits.MOST_SAMPLED:
+        if self.samples * len(self.query) > limits.MAX_SAMPLED:
             raise InputError(
                 f"{self.samples} samples at {len(self.query)} points are {self.samples * len(self.query)} values; "
-                f"expected at most {limits.MOST_SAMPLED}"
+                f"expected at most {limits.MAX_SAMPLED}"
             )
         return _matrix(self.x, x_dim, "x"), _matrix(self.y, y_dim, "y"), _matrix(self.query, x_dim, "query")
 
@@ -81,6 +88,62 @@ class SuggestAnswer(BaseModel):
     x: list[float]
     mean: list[float]
     std: list[float]
+
+
+class ClassifyRequest(BaseModel):
+    """Some labelled pictures, and others to name. A picture is its intensities row by row, ink 1 on paper 0."""
+
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        json_schema_extra={
+            "example": {"model": "omniglot", "support": [UPRIGHT, LYING], "labels": [0, 1], "query": [UPRIGHT]}
+        },
+    )
+
+    model: str = Field(max_length=limits.MAX_NAME, description="The name of a classifier from /api/models.")
+    support: Annotated[list[Picture], FailFast()] = Field(
+        min_length=2, max_length=limits.MAX_SUPPORT, description="Labelled pictures, at least one of each class."
+    )
+    labels: Annotated[list[Label], FailFast()] = Field(
+        min_length=2, max_length=limits.MAX_SUPPORT, description="Their classes, numbered from 0."
+    )
+    query: Annotated[list[Picture], FailFast()] = Field(
+        min_length=1, max_length=limits.MAX_PICTURES, description="Pictures to name."
+    )
+    samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Classifiers to sample.")
+    seed: int = Field(default=0, ge=0, le=limits.MAX_SEED, description="The same seed, the same classifiers.")
+
+    def arrays(
+        self, pixels: int
+    ) -> tuple[Float[np.ndarray, "support pixel"], Int[np.ndarray, " support"], Float[np.ndarray, "query pixel"]]:
+        """Support, labels and query of pictures with so many pixels."""
+        if len(self.support) != len(self.labels):
+            raise InputError(f"there are {len(self.support)} support pictures and {len(self.labels)} labels")
+        missing = sorted(set(range(max(self.labels) + 1)) - set(self.labels))
+        if missing:
+            raise InputError(f"class {missing[0]} has no support picture; every class needs at least 1")
+        if len(set(self.labels)) < 2:
+            raise InputError(f"there is {len(set(self.labels))} class; classification needs at least 2")
+        labels = np.array(self.labels, dtype=np.int64)
+        return _pictures(self.support, pixels, "support"), labels, _pictures(self.query, pixels, "query")
+
+
+def _pictures(pictures: list[list[float]], pixels: int, name: str) -> Float[np.ndarray, "picture pixel"]:
+    for index, picture in enumerate(pictures):
+        if len(picture) != pixels:
+            raise InputError(f"{name}[{index}] holds {len(picture)} numbers; this model takes {pixels}")
+    return np.array(pictures, dtype=np.float32).reshape(len(pictures), pixels)
+
+
+class ClassifyAnswer(BaseModel):
+    """The classes of every query picture."""
+
+    probabilities: list[list[float]] = Field(description="(query, class), averaged over the sampled classifiers.")
+    std: list[list[float]] = Field(description="(query, class): how far the sampled classifiers lie apart.")
+    samples: list[list[list[float]]] = Field(description="(sample, query, class): each one's own probabilities.")
+    entropy: list[float] = Field(description="Uncertainty of each picture's class, in nats.")
+    disagreement: list[float] = Field(description="The part of it that comes from not knowing the classifier.")
 
 
 class TableColumns(BaseModel):

@@ -9,7 +9,7 @@ from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.models.config import GRADIENT_MODELS
 from nvdp.posteriors.prediction import ClassPrediction
-from nvdp.web.limits import MOST_PIXELS, MOST_SUPPORT
+from nvdp.web.limits import MAX_PIXELS, MAX_SUPPORT
 from nvdp.web.schemas import ModelEntry
 from nvdp.web.served_model import PICTURES, label
 
@@ -21,9 +21,9 @@ class ServedClassifier:
 
     def __init__(self, name: str, task: str, classifier: PictureClassifier, pretrained: bool = False) -> None:
         config, pixels = classifier.model.config, classifier.channels * classifier.size**2
-        if pixels > MOST_PIXELS:
+        if pixels > MAX_PIXELS:
             raise InputError(
-                f"'{name}' classifies pictures of {pixels} numbers; the page serves those of at most {MOST_PIXELS}"
+                f"'{name}' classifies pictures of {pixels} numbers; the page serves those of at most {MAX_PIXELS}"
             )
         self.classifier = classifier
         self.entry = ModelEntry(
@@ -36,7 +36,7 @@ class ServedClassifier:
             y_dim=config.way,
             x_range=PICTURES,
             image_size=classifier.size,
-            most_context=MOST_SUPPORT,
+            most_context=MAX_SUPPORT,
             has_rates=config.name == "nvdp",
             pretrained=pretrained,
             way=config.way if config.name in GRADIENT_MODELS else None,

@@ -12,7 +12,7 @@ from nvdp.loading import FittedModel
 from nvdp.models.nvdp import NVDP
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.web.answers import DECIMALS, Answer
-from nvdp.web.limits import MOST_CONTEXT
+from nvdp.web.limits import MAX_CONTEXT
 from nvdp.web.schemas import ModelEntry, TableColumns
 from nvdp.web.units import check_reach
 
@@ -38,7 +38,7 @@ class ServedModel:
             y_dim=model.config.y_dim,
             x_range=_range(fitted),
             image_size=image_size(config.task, config.data) if config.task in IMAGE_TASKS else None,
-            most_context=MOST_CONTEXT,
+            most_context=MAX_CONTEXT,
             has_rates=isinstance(model, NVDP),
             pretrained=pretrained,
             columns=None if (c := fitted.columns) is None else TableColumns(task=c.task, x=list(c.x), y=list(c.y)),

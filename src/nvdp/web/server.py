@@ -18,12 +18,16 @@ from starlette.middleware.gzip import GZipMiddleware
 import nvdp
 from nvdp.errors import InputError, unknown_name
 from nvdp.web.answers import Answer, class_answer
-from nvdp.web.body_limit import BodyLimit
-from nvdp.web.class_schemas import ClassifyAnswer, ClassifyRequest
-from nvdp.web.headers import WithHeaders
-from nvdp.web.pool import Pool, PoolFull
-from nvdp.web.refusals import first_fault, refusal
-from nvdp.web.schemas import AdaptAnswer, AdaptRequest, ModelEntry, Refusal, SuggestAnswer
+from nvdp.web.limits import BodyLimit, Pool, QueueFull, SecurityHeaders, error_answer, first_error
+from nvdp.web.schemas import (
+    AdaptAnswer,
+    AdaptRequest,
+    ClassifyAnswer,
+    ClassifyRequest,
+    ModelEntry,
+    Refusal,
+    SuggestAnswer,
+)
 from nvdp.web.served import Classifies, Predicts, Served, served_models
 
 STATIC = Path(__file__).parent / "static"
@@ -64,7 +68,7 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     )
     app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
-    app.add_middleware(WithHeaders)
+    app.add_middleware(SecurityHeaders)
     _add_refusals(app)
 
     def named(name: str) -> Served:
@@ -123,16 +127,16 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
 def _add_refusals(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def not_valid(request: Request, error: RequestValidationError) -> Response:
-        return refusal(422, first_fault(list(error.errors())))
+        return error_answer(422, first_error(list(error.errors())))
 
     @app.exception_handler(InputError)
     async def bad_input(request: Request, error: InputError) -> Response:
-        return refusal(422, str(error))
+        return error_answer(422, str(error))
 
-    @app.exception_handler(PoolFull)
-    async def full(request: Request, error: PoolFull) -> Response:
-        return refusal(503, str(error), {"Retry-After": "1"})
+    @app.exception_handler(QueueFull)
+    async def full(request: Request, error: QueueFull) -> Response:
+        return error_answer(503, str(error), {"Retry-After": "1"})
 
     @app.exception_handler(HTTPException)
     async def not_found(request: Request, error: HTTPException) -> Response:
-        return refusal(error.status_code, str(error.detail), dict(error.headers or {}))
+        return error_answer(error.status_code, str(error.detail), dict(error.headers or {}))

@@ -5,19 +5,19 @@ from jaxtyping import Float
 
 from nvdp.errors import InputError
 from nvdp.units import Numbers
-from nvdp.web.limits import LARGEST_VALUE
+from nvdp.web.limits import MAX_DISTANCE
 
 
 def check_reach(
     name: str, values: Float[np.ndarray, "point number"], centre: Numbers = (0.0,), spread: Numbers = (1.0,)
 ) -> None:
-    """Refuse a number that is more than `LARGEST_VALUE` spreads from the centre.
+    """Refuse a number that is more than `MAX_DISTANCE` spreads from the centre.
 
     >>> check_reach("x", np.array([[5.0], [-20.0]]), (10.0,), (0.01,))
     Traceback (most recent call last):
     nvdp.errors.InputError: x[1][0] is -20; this model takes numbers from 0 to 20
     """
-    low, high = (np.array(centre) + side * LARGEST_VALUE * np.array(spread) for side in (-1, 1))
+    low, high = (np.array(centre) + side * MAX_DISTANCE * np.array(spread) for side in (-1, 1))
     outside = np.argwhere((values < low) | (values > high))
     if len(outside):
         row, column = outside[0]
