@@ -1,8 +1,8 @@
-"""Dropout rates that start from a class's own activations: an input that the class excites is kept (eq. 2 and 3).
+"""Dropout rates of a class from its own activations: inputs that the class activates are kept (eq. 2 and 3).
 
-The meta-network's row logits a gain a skip connection, a = g(r) − gain ∘ z, where z are the activations of the class's
-mean at the layer's inputs, brought to mean 0 and deviation 1. Rates are still the product of experts of eq. 3 and still
-a function of the class representation alone.
+The row logits get a skip connection, a = g(r) − gain ∘ z. Here z are the activations of the class mean at the layer's
+inputs, standardised to mean 0 and standard deviation 1. Rates are still the product of experts of eq. 3 and still a
+function of the class representation alone.
 
 With g near zero, first weights [Q, −Q] of orthonormal Q and equal last weights, every pair of hidden units adds
 s(z)·relu(u) + s(−z)·relu(−u) = |u|/2 + (s(z) − ½) u, so that the logit of a class is, up to what all classes share and
@@ -20,15 +20,15 @@ from torch.nn import functional as F
 from nvdp.nn.dropout import DropoutLinear, DropoutNetwork
 from nvdp.nn.rates import NetworkRates, RateBounds, RateNetwork
 
-GAINS = (1.0, 2.0)  # of the first and the last layer's inputs
-NETWORK_SHARE = 0.1  # of its usual initialisation that the meta-network starts with
-COLUMNS_START = 3.0  # logits of experts b and c: near one, so that the rows decide
+GAINS = (1.0, 2.0)  # initial gains of the first and the last layer's inputs
+NETWORK_SHARE = 0.1  # factor on the usual initial weights of the meta-network's heads
+COLUMNS_START = 3.0  # initial logits of the column experts: near a rate of 1, so that the rows decide
 LAYERS_START = (-1.0, 3.0)  # the first layer drops little: its noise reaches all hidden units
 LAST_WEIGHT = 0.2  # logits of classes some units apart: neither certain nor chance
 
 
 def standardised(activations: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batch k"]:
-    """Every vector with mean 0 and deviation 1.
+    """Every vector with mean 0 and standard deviation 1.
 
     >>> standardised(torch.tensor([[1.0, 3.0]])).round(decimals=3)
     tensor([[-1.,  1.]])
@@ -62,14 +62,14 @@ class ActivationRates(RateNetwork):
     def of_class(
         self, representation: Float[Tensor, "row r"], first: DropoutLinear, inputs: Float[Tensor, "row k"]
     ) -> NetworkRates:
-        """Rates from a class's representation and what the network's first layer is given for it."""
+        """Rates from the representation of a class and the inputs of the network's first layer at the class mean."""
         seen = zip(self.hidden(representation), (inputs, inputs @ first.weight), strict=True)
         logits = [self._with_activations(index, h, standardised(z)) for index, (h, z) in enumerate(seen)]
         return self.of_logits(logits)[0]
 
     def _with_activations(self, index: int, h: Tensor, z: Float[Tensor, "row k"]) -> Float[Tensor, "row logit"]:
         logits = self._logits(index, h, 1)
-        # a = g(r) − gain ∘ z; b and c are the meta-network's alone
+        # a = g(r) − gain ∘ z; b and c come from g alone
         return logits - F.pad(self.row_gains[index] * z, (0, logits.shape[-1] - z.shape[-1]))
 
 
@@ -87,7 +87,7 @@ def start_from_nearest_mean(network: DropoutNetwork) -> None:
     inputs, width = first.shape
     half = width // 2
     with torch.no_grad():
-        # A unit's pre-activation is of the size of an input, however many units share the directions.
+        # Keeps the size of a unit's pre-activation, whatever the number of units.
         q = nn.init.orthogonal_(first.weight.new_empty(inputs, half)) * math.sqrt(max(1.0, half / inputs))
         first.weight[:, : 2 * half] = torch.cat([q, -q], dim=1)
         last.weight.fill_(LAST_WEIGHT)

@@ -1,7 +1,7 @@
-"""Features of a target from convolutions over a grid on which the context is laid out (Gordon et al. 2020).
+"""Features of a target from convolutions over a gridded context, as in ConvCNP (Gordon et al. 2020).
 
-A context becomes a function on a regular grid: how many points lie near a cell, and what they say there. Convolutions
-move what is known to where it is asked, alike wherever on the grid that is. For one or two inputs of known range.
+A context becomes channels on a regular grid: the density of its points near each cell, and their mean y there.
+Convolutions are translation equivariant. For one or two inputs of known range.
 """
 
 import math
@@ -18,8 +18,8 @@ from nvdp.errors import InputError
 from nvdp.nn.mlp import AS_GIVEN, InputScale
 from nvdp.tasks import PointSet
 
-REACH = 0.5  # of a point on the grid, in cells, at the start
-LITTLE = 1e-4  # a density below which a cell knows of no point
+REACH = 0.5  # initial length scale of a point on the grid, in cells
+LITTLE = 1e-4  # keeps the mean y of a cell far from all points near 0
 
 
 @dataclass(frozen=True)
@@ -32,24 +32,24 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """The distance of neighbouring cells."""
+        """The distance between neighbouring cells."""
         return (self.high - self.low) / (self.cells - 1)
 
 
 @dataclass(frozen=True)
-class LaidOutContext:
+class GriddedContext:
     """A context on the grid after all convolutions. Called with x, it gives the features of targets there."""
 
     convolution: "ContextConvolution"
     maps: Float[Tensor, "task channel row column"]
 
     def __call__(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
-        """Features of targets, between cells by linear interpolation, beyond the grid those of its edge."""
+        """Features of targets by linear interpolation between cells; outside the grid, those of its edge."""
         return self.convolution.features(x, self.maps)
 
 
 class ConvolutionBlock(nn.Module):
-    """A convolution of each channel by itself, then a product across channels, added to what a cell already is."""
+    """A residual block: depthwise convolution, then a 1 × 1 convolution."""
 
     def __init__(self, channels: int, kernel: tuple[int, int]) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ConvolutionBlock(nn.Module):
         self.across = nn.Conv2d(channels, channels, 1)
 
     def forward(self, maps: Float[Tensor, "task channel row column"]) -> Float[Tensor, "task channel row column"]:
-        """The maps, with what their neighbours know."""
+        """The maps after the block."""
         return maps + self.across(F.silu(self.spatial(F.silu(maps))))
 
 
@@ -85,31 +85,32 @@ class ContextConvolution(nn.Module):
         self.first = nn.Conv2d(1 + y_dim, channels, shape, padding=(shape[0] // 2, shape[1] // 2))
         self.blocks = nn.ModuleList(ConvolutionBlock(channels, shape) for _ in range(blocks))
 
-    def read(self, context: PointSet) -> LaidOutContext:
-        """A context, ready to be asked."""
+    def read(self, context: PointSet) -> GriddedContext:
+        """Encode a context once, for any number of targets."""
         near = self._near(self.x_scale(context.x))
-        says = torch.cat([torch.ones_like(context.y[..., :1]), self.y_scale(context.y)], dim=-1)
-        says = (says * context.mask[..., None]).mT[..., None]  # (task, 1 + y, point, 1)
-        rows = near[0][:, None] if self.x_dim == 2 else torch.ones_like(says[:, :1])
-        laid_out = (rows * says).mT @ near[-1][:, None]  # (task, 1 + y, row, column)
-        density, sums = laid_out[:, :1], laid_out[:, 1:]
+        values = torch.cat([torch.ones_like(context.y[..., :1]), self.y_scale(context.y)], dim=-1)
+        values = (values * context.mask[..., None]).mT[..., None]  # (task, 1 + y, point, 1)
+        rows = near[0][:, None] if self.x_dim == 2 else torch.ones_like(values[:, :1])
+        gridded = (rows * values).mT @ near[-1][:, None]  # (task, 1 + y, row, column)
+        density, sums = gridded[:, :1], gridded[:, 1:]
         maps = torch.cat([density, sums / (density + LITTLE)], dim=1)
         maps = self.first(maps.contiguous(memory_format=torch.channels_last))
         for block in cast(Sequence[ConvolutionBlock], self.blocks):
             maps = block(maps)
-        return LaidOutContext(self, maps)
+        return GriddedContext(self, maps)
 
     def features(
         self, x: Float[Tensor, "task point x"], maps: Float[Tensor, "task channel row column"]
     ) -> Float[Tensor, "task point feature"]:
-        """What the maps say at x."""
+        """The maps interpolated at x."""
         half = (self.grid.high - self.grid.low) / 2
-        place = (self.x_scale(x) - self.grid.low) / half - 1  # [−1, 1] from end to end
-        across = place.flip(-1) if self.x_dim == 2 else F.pad(place, (0, 1))  # column first, then row
-        found = F.grid_sample(maps, across[:, :, None], padding_mode="border", align_corners=True)
-        return found[..., 0].mT
+        position = (self.x_scale(x) - self.grid.low) / half - 1  # [−1, 1] from end to end
+        position = position.flip(-1) if self.x_dim == 2 else F.pad(position, (0, 1))  # column first, then row
+        features = F.grid_sample(maps, position[:, :, None], padding_mode="border", align_corners=True)
+        return features[..., 0].mT
 
     def _near(self, x: Float[Tensor, "task point x"]) -> Sequence[Float[Tensor, "task point cell"]]:
+        """RBF weights between every point and every cell, for each axis."""
         cells = torch.linspace(self.grid.low, self.grid.high, self.grid.cells, dtype=x.dtype, device=x.device)
         distances = (x[..., None] - cells) / self.log_reach.exp()  # (task, point, x, cell)
         return torch.exp(-0.5 * distances.square()).unbind(2)

@@ -1,4 +1,4 @@
-"""Set representation r = mean_i h(x_i, y_i), the text under eq. 3: what a task's points say, in any order."""
+"""Set encoders: a permutation-invariant representation r of a task's points, such as r = mean_i h(x_i, y_i) (eq. 3)."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class MeanSetEncoder(nn.Module):
     ) -> tuple[Float[Tensor, "task r"], ...]:
         """The representation of each of several sets, given by masks over the same encoded points.
 
-        Context and whole task share their points, so both come from one encoding and one product.
+        Context and whole task share their points, so both need only one encoding and one product.
         """
         members = torch.stack(masks, dim=1).to(features.dtype)  # (task, set, point)
         count = members.sum(-1, keepdim=True)  # (task, set, 1)
@@ -71,15 +71,15 @@ class MeanSetEncoder(nn.Module):
 
     @property
     def point_features(self) -> int:
-        """How many numbers of each point are summed; the logarithm of their count is part of r, not of any point."""
+        """Width of what is summed over points."""
         return self.size - self.count_feature
 
     def of_sums(self, sums: Float[Tensor, "*set feature"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
-        """The representation of sets whose encoded points were added up."""
+        """The representation of sets from the sums of their encoded points."""
         return self.with_count(sums / count.clamp(min=1), count)
 
     def check_sums(self, sums: Float[Tensor, "task feature"]) -> None:
-        """Refuse sums that no points can have."""
+        """Raise an error for sums that no set of points can have."""
 
     def forward(self, points: PointSet) -> Float[Tensor, "task r"]:
         """The representation of one set per task."""
@@ -92,10 +92,10 @@ HEADS = 4
 
 
 class BayesianSetEncoder(MeanSetEncoder):
-    """r as the posterior mean of a Gaussian that every point observes with a noise of its own (Volpp et al. 2021).
+    """Bayesian aggregation: every point observes r with Gaussian noise of its own variance σ_i² (Volpp et al. 2021).
 
-    A point says where r is, and how sure it is: r = Σ h_i/σ_i² / (1 + Σ 1/σ_i²) under the prior N(0, 1), which is what
-    an empty set leaves. The more points, the further from zero: their number is known to the model.
+    r = Σ h_i/σ_i² / (1 + Σ 1/σ_i²) is the posterior mean under the prior N(0, 1); an empty set gives 0. More points
+    move r further from 0, so that it also depends on their number.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -104,7 +104,7 @@ class BayesianSetEncoder(MeanSetEncoder):
         self.raw_variance = nn.Linear(width, width)
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point twice"]:
-        """Features and precisions of every entry."""
+        """Features times precisions, and precisions 1/σ_i², of every entry."""
         features = super().encode(points)
         precision = F.softplus(self.raw_variance(features)).add_(SMALLEST_VARIANCE).reciprocal_()
         return torch.cat([features * precision, precision], dim=-1)
@@ -118,16 +118,16 @@ class BayesianSetEncoder(MeanSetEncoder):
 
     @property
     def point_features(self) -> int:
-        """What each point says, weighted, and how sure it is."""
+        """Width of what is summed over points: weighted features and precisions."""
         return 2 * super().point_features
 
     def of_sums(self, sums: Float[Tensor, "*set twice"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
-        """Posterior means given the points' weighted features and precisions, added up."""
+        """Posterior means from the sums of weighted features and of precisions."""
         weighted, precision = sums.chunk(2, dim=-1)
         return self.with_count(weighted / (1 + precision), count)
 
     def check_sums(self, sums: Float[Tensor, "task twice"]) -> None:
-        """Refuse precisions below zero: points were taken away that had not been added."""
+        """Raise an error for precisions below zero: points were removed that had not been added."""
         precision = sums.chunk(2, dim=-1)[1]
         if (precision < -PRECISION_ROUNDING).any():
             task = int((precision < -PRECISION_ROUNDING).any(-1).nonzero()[0])
@@ -135,9 +135,9 @@ class BayesianSetEncoder(MeanSetEncoder):
 
 
 class AttentiveSetEncoder(MeanSetEncoder):
-    """Points of a set attend to each other, then a learned seed attends to them all (Lee et al. 2019).
+    """Self-attention among points, then pooling by a learned seed (Set Transformer, Lee et al. 2019).
 
-    Attention is by content alone: where a point lies is part of it. An empty set gives what the seed finds with nobody.
+    Attention is by dot products of tokens, which contain x. In an empty set the seed attends to the null token alone.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -149,15 +149,15 @@ class AttentiveSetEncoder(MeanSetEncoder):
     def aggregate(
         self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
     ) -> tuple[Float[Tensor, "task r"], ...]:
-        """What the seed takes from each of several sets."""
+        """The seed's output for each of several sets."""
         return tuple(self._pooled(features, mask) for mask in masks)
 
     def _pooled(
         self, features: Float[Tensor, "task point feature"], mask: Bool[Tensor, "task point"]
     ) -> Float[Tensor, "task r"]:
-        nowhere = features[..., :1]  # attention by content does not look at places
+        no_x = features[..., :1]  # a placeholder: dot-product attention does not use x
         shown = F.pad(mask, (1, 0), value=True)[:, None, None]
-        tokens = self.among(features, nowhere, self.among.offers(features, nowhere), shown)
+        tokens = self.among(features, no_x, self.among.keys_and_values(features, no_x), shown)
         seed = self.seed.expand(len(features), -1, -1)
-        pooled = self.pool(seed, nowhere[:, :1], self.pool.offers(tokens, nowhere), shown)[:, 0]
+        pooled = self.pool(seed, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]
         return self.with_count(pooled, mask.sum(-1, keepdim=True).to(features.dtype))

@@ -1,8 +1,8 @@
 """The convolutional feature extractors of few-shot classification: CONV4 for 28×28 images, CONV5 for 84×84 (VERSA's).
 
-A block is a 3×3 convolution to 64 channels, batch norm, ReLU and a 2×2 maximum; 256 features come out of either. Which
-statistics batch norm uses outside training is said at every call: ``running`` averages of training, so that an image's
-features depend on nothing else, or those of the ``batch`` it comes with, which is transductive.
+A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. Every call
+says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's features
+depend on that image alone, or those of the ``batch``, which is transductive.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ STATISTICS = ("running", "batch")
 
 @dataclass(frozen=True)
 class ConvShape:
-    """How many blocks there are, and whether a maximum of an odd number of rows keeps its last row."""
+    """Number of blocks, and whether pooling of an odd number of rows keeps the last row."""
 
     blocks: int
     keep_odd: bool
@@ -43,19 +43,19 @@ EXTRACTORS = {"conv4": ConvShape(4, keep_odd=True), "conv5": ConvShape(5, keep_o
 
 
 def extractor_shape(name: str) -> ConvShape:
-    """The blocks of an extractor's name."""
+    """The shape of the extractor of that name."""
     if name not in EXTRACTORS:
         raise unknown_name("extractor", name, EXTRACTORS)
     return EXTRACTORS[name]
 
 
 def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool) -> Tensor:
-    """ReLU and 2×2 maximum; the maximum first, which is the same and leaves ReLU a quarter of the work."""
+    """ReLU and 2×2 max pooling; pooling first, which gives the same and leaves ReLU a quarter of the work."""
     return F.relu(F.max_pool2d(maps, 2, ceil_mode=keep_odd))
 
 
 class ConvBlock(nn.Module):
-    """Convolution and batch norm; the convolution needs no bias, as batch norm would take it away again."""
+    """Convolution and batch norm; the convolution needs no bias, as batch norm subtracts the mean."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -97,7 +97,7 @@ class ConvExtractor(nn.Module):
     def forward(
         self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
     ) -> Float[Tensor, "image feature"]:
-        """Features of every image; while training batch norm always uses, and averages, the batch's statistics."""
+        """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
         maps = images.contiguous(memory_format=torch.channels_last)
         for block in self.blocks:
@@ -106,7 +106,7 @@ class ConvExtractor(nn.Module):
 
 
 def check_statistics(statistics: str, known: tuple[str, ...] = STATISTICS) -> None:
-    """Refuse a name that is no way to normalise."""
+    """Raise an error unless `statistics` is one of the known names."""
     if statistics not in known:
         raise InputError(f"batch norm's statistics are '{statistics}'; expected {' or '.join(known)}")
 
@@ -116,11 +116,11 @@ Moments = list[tuple[Tensor, Tensor]]  # variance and mean of every block's maps
 
 
 class TaskNetwork(nn.Module):
-    """Names, shapes and initial values of the weights, and the way through them.
+    """A classifier whose weights are arguments, for models that adapt by gradients: MAML, Meta-SGD, Meta-dropout.
 
-    Images go through the extractor's blocks and a linear layer, features through one hidden layer. With ``noisy`` each
-    hidden layer's pre-activations are multiplied by softplus(a), a ~ N(μ(input), 1), where μ is a layer of the
-    same shape that does not adapt (Lee et al. 2020).
+    Images pass the extractor's blocks and a linear layer, features one hidden layer. With ``noisy`` each hidden
+    layer's pre-activations are multiplied by softplus(a), a ~ N(μ(input), 1), where μ is a layer of the same shape
+    that does not adapt (Meta-dropout, Lee et al. 2020).
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class TaskNetwork(nn.Module):
         generator: torch.Generator | None = None,
         noisy: bool = False,
     ) -> Float[Tensor, "task point way"]:
-        """Logits of every task's points under its own weights; `noisy` draws a, otherwise it is at its mean."""
+        """Logits of every task's points under its own weights; `noisy` samples a, otherwise a is at its mean."""
         if self.shape is None:
             hidden = self._linear("hidden", weights, x)
             if self.noise:
@@ -174,7 +174,7 @@ class TaskNetwork(nn.Module):
         return self._linear("last", weights, torch.stack(features))
 
     def moments(self, weights: Weights, x: Float[Tensor, "task point x"]) -> list[Moments] | None:
-        """The statistics of every task's points under its own weights; none for features, which have no batch norm."""
+        """Batch-norm statistics of every task's points under its own weights; None for features (no batch norm)."""
         if self.shape is None:
             return None
         images = x.unflatten(-1, (self.channels, self.size, self.size))

@@ -1,6 +1,6 @@
 """Likelihoods p(y | x, φ): Gaussian, σ = 0.1 + 0.9 softplus(·) learned or σ = 1 fixed (appendix C), and categorical.
 
-Either answers ``log_prob(outputs, y)``, one number for each point, from the last layer of a network.
+Both have ``log_prob(outputs, y)``: one number for each point, from the outputs of a network.
 """
 
 import math
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 
 HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
-SHARED_START = -3.0  # a shared σ begins just above its floor
+SHARED_START = -3.0  # initial value before softplus: a shared σ starts just above its floor
 
 
 def gaussian_log_prob(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class GaussianLikelihood(nn.Module):
 
     @property
     def outputs(self) -> int:
-        """How many numbers the network must give for each point."""
+        """Width of the network's output."""
         return 2 * self.y_dim if self.variance == "learned" and self.raw_std is None else self.y_dim
 
     def noise(self, mean: Float[Tensor, "*batch y"]) -> Float[Tensor, "*batch y"]:

@@ -1,4 +1,4 @@
-"""What networks see of a value: moved and scaled, so that any range meets the same initialisation, and its waves."""
+"""Multilayer perceptrons, activations, initialisation, and the scaling of inputs with optional Fourier features."""
 
 import math
 from collections.abc import Callable
@@ -16,11 +16,10 @@ from nvdp.errors import InputError
 
 @dataclass(frozen=True)
 class InputScale:
-    """v ↦ (v − centre) · scale, followed by sines and cosines of its first `waves` multiples of π/4, if any.
+    """Affine input scaling v ↦ (v − centre) · scale, plus `waves` Fourier features: sines and cosines of k π/4 v.
 
-    A pixel's coordinates lie in [0, 1]²: all positive and close together, they leave a network little to tell points
-    apart by. They are moved to [−2, 2]², as the inputs of the 1D tasks are. A function that changes quickly takes a
-    network of ReLUs long to learn; waves are such functions from the start.
+    Pixel coordinates in [0, 1]² are scaled to [−2, 2]², the range of the 1D tasks, so that the usual initialisation
+    suits them. Fourier features help a ReLU network with functions that change quickly.
 
     >>> InputScale(0.5, 4.0)(torch.tensor([0.0, 1.0]))
     tensor([-2.,  2.])
@@ -33,11 +32,11 @@ class InputScale:
     waves: int = 0
 
     def width(self, values: int) -> int:
-        """How many numbers networks see of so many."""
+        """Output width for `values` inputs."""
         return values * (1 + 2 * self.waves)
 
     def __call__(self, values: Float[Tensor, "*batch value"]) -> Float[Tensor, "*batch seen"]:
-        """The values as networks see them, in the last dimension."""
+        """Scaled values, then their Fourier features, along the last dimension."""
         if self.centre != 0 or self.scale != 1:
             values = (values - self.centre) * self.scale
         if not self.waves:
@@ -56,7 +55,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "silu": F.silu,
     "mish": F.mish,
 }
-IN_PLACE = {F.relu, F.leaky_relu, F.silu, F.mish}  # can be
+IN_PLACE = {F.relu, F.leaky_relu, F.silu, F.mish}  # those that take `inplace`
 KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
 
 
@@ -72,9 +71,9 @@ def activation_named(name: str) -> Activation:
 
 
 def activated(activation: Activation, fresh: Tensor) -> Tensor:
-    """The activation of values that nothing else holds: in place where there are no gradients.
+    """The activation of a temporary array: in place where there are no gradients.
 
-    With gradients it would be slower: a linear layer's result is a view, whose changes autograd follows at some length.
+    With gradients in-place is slower: a linear layer's result is a view, and autograd has to track its changes.
     """
     if activation in IN_PLACE and not torch.is_grad_enabled():
         return activation(fresh, inplace=True)
@@ -88,10 +87,10 @@ def fan_in_uniform(*shape: int, fan_in: int) -> nn.Parameter:
 
 
 def keep_signal(weight: Tensor, fan_in: int) -> None:
-    """Draw weights from U(−√(6/fan_in), √(6/fan_in)) (He et al. 2015), which keeps a signal's size through ReLU layers.
+    """He initialisation, U(−√(6/fan_in), √(6/fan_in)) (He et al. 2015): keeps a signal's size through ReLU layers.
 
-    PyTorch's default shrinks it by 0.4 a layer: after an encoder and a rate network ten layers deep nothing of the
-    context would be left to learn from.
+    PyTorch's default shrinks the signal by 0.4 a layer. Encoder and rate network are together ten layers deep, so
+    the context would hardly change the rates.
     """
     bound = math.sqrt(6 / fan_in)
     nn.init.uniform_(weight, -bound, bound)
@@ -101,8 +100,7 @@ def keep_signal(weight: Tensor, fan_in: int) -> None:
 class MLP(nn.Module):
     """`layers` linear layers of `width`, each followed by the activation; the last gives `outputs` if they differ.
 
-    With ``residual`` the layers after the first become blocks h + W act(norm(h)); ``nvdp reproduce recipes`` says what
-    that is worth.
+    With ``residual`` the layers after the first become blocks h + W act(norm(h)), with layer norm.
     """
 
     def __init__(
@@ -175,10 +173,10 @@ class StackedMLP(nn.Module):
 
 
 class ConditionedMLP(nn.Module):
-    """A network of (x, condition) whose condition is one vector per task, not one per point.
+    """A network of (x, condition), where the condition c is one vector per task.
 
-    The first layer acts on x and on the condition separately: W [x, c] = W_x x + W_c c, so that the condition's
-    share is computed once per task. `features` of each point beside x are a part of its inputs.
+    The first layer is W [x, c] = W_x x + W_c c, so that W_c c is computed once per task. `features` is the number of
+    features of each point that are given beside x.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Mean and covariance of a dropout network's outputs at single points, in closed form: eq. 2 without sampling.
 
 Given its inputs, a layer's pre-activations are independent Gaussians (`local_moments`). Their noise reaches the outputs
-through all later layers. An activation is there replaced by the line that is nearest to it on average over its
-Gaussian input z: a(z) ≈ E a(z) + E[a′(z)] (z − E z), with what the line leaves of a's variance as noise of its own.
+through all later layers. There each activation a is replaced by its best linear fit over its Gaussian input z:
+a(z) ≈ E a(z) + E[a′(z)] (z − E z). The variance of a that the fit does not explain is added as independent noise.
 """
 
 import math
@@ -19,34 +19,35 @@ from nvdp.nn.dropout import VARIANCE_FLOOR, DropoutNetwork
 from nvdp.nn.mlp import Activation
 from nvdp.nn.rates import LayerRates
 
-NODES = 9  # of the quadrature for activations that have no closed form here
-# Numbers near the smallest that float32 has take a processor a hundred times as long: a unit that is this many standard
-# deviations from its edge has reached it, and one that passes so little passes nothing.
+NODES = 9  # of the quadrature, for activations without a closed form here
+# Denormal float32 numbers are about a hundred times slower. So a ReLU whose mean is FAR standard deviations from 0
+# counts as fully on or off, and slopes below LEAST_SLOPE count as 0.
 FAR, LEAST_SLOPE = 6.0, 1e-6
 
 
 @dataclass(frozen=True)
-class Passed:
-    """A Gaussian after an activation: E a, E a², and the slope E a′ of the line that stands for a."""
+class ActivationMoments:
+    """Moments of an activation of a Gaussian: E a, E a², and the slope E a′ of its linear fit."""
 
     mean: Float[Tensor, "task point k"]
     square: Float[Tensor, "task point k"]
     slope: Float[Tensor, "task point k"]
 
 
-def relu_moments(mean: Float[Tensor, "task point k"], variance: Float[Tensor, "task point k"]) -> Passed:
+def relu_moments(mean: Float[Tensor, "task point k"], variance: Float[Tensor, "task point k"]) -> ActivationMoments:
     """E max(z, 0), E max(z, 0)² and P(z > 0)."""
     std = variance.sqrt()
     ratio = (mean / std).clamp_(-FAR, FAR)
     above = ndtr(ratio)
     edge = std * torch.exp(-0.5 * ratio.square()) * (1 / math.sqrt(2 * math.pi))
     passed = torch.addcmul(edge, mean, above)
-    return Passed(passed, torch.addcmul(variance * above, mean, passed), F.threshold(above, LEAST_SLOPE, 0.0))
+    square = torch.addcmul(variance * above, mean, passed)
+    return ActivationMoments(passed, square, F.threshold(above, LEAST_SLOPE, 0.0))
 
 
 def activation_moments(
     activation: Activation, mean: Float[Tensor, "task point k"], variance: Float[Tensor, "task point k"]
-) -> Passed:
+) -> ActivationMoments:
     """The same for any activation, by Gauss–Hermite quadrature."""
     nodes, weights = (torch.as_tensor(part, dtype=mean.dtype, device=mean.device) for part in _hermite())
     with torch.enable_grad():
@@ -55,7 +56,7 @@ def activation_moments(
         (slopes,) = torch.autograd.grad(values.sum(), z)
     values = values.detach()
     averages = (torch.tensordot(weights, part, 1) for part in (values, values.square(), slopes))
-    return Passed(*averages)
+    return ActivationMoments(*averages)
 
 
 def _hermite() -> tuple[Sequence[float], Sequence[float]]:
@@ -65,8 +66,8 @@ def _hermite() -> tuple[Sequence[float], Sequence[float]]:
     return nodes.tolist(), (weights / weights.sum()).tolist()
 
 
-def moments_through(activation: Activation) -> Callable[[Tensor, Tensor], Passed]:
-    """How Gaussians pass an activation."""
+def moments_through(activation: Activation) -> Callable[[Tensor, Tensor], ActivationMoments]:
+    """The function (mean, variance) ↦ moments of an activation."""
     if activation is F.relu:
         return relu_moments
     return lambda mean, variance: activation_moments(activation, mean, variance)
@@ -78,7 +79,16 @@ def output_moments(
     rates: Sequence[LayerRates],
     seen: Float[Tensor, "task *point r"] | None = None,
 ) -> tuple[Float[Tensor, "task point output"], Float[Tensor, "output output task point"]]:
-    """Means of the outputs at every point, and their covariance there.
+    """Mean and covariance of the outputs at every point.
+
+    Args:
+        network: the dropout network.
+        x: points of each task.
+        rates: dropout rates of every layer.
+        seen: features beside x, as in `DropoutNetwork.forward`.
+
+    Returns:
+        Means (task, point, output) and covariances (output, output, task, point).
 
     >>> from nvdp.nn.rates import RateBounds
     >>> network = DropoutNetwork([1, 2], "relu")
@@ -94,7 +104,7 @@ def output_moments(
     mean, square, variance = inputs, inputs.square(), torch.zeros_like(inputs)
     sources: list[
         tuple[Tensor, Tensor, Tensor, Tensor]
-    ] = []  # for each layer: W, its noise, its inputs' and their slope
+    ] = []  # of each layer: mean weights, noise variance, unexplained input variance, slope of its inputs
     left = slope = variance
     for index, (layer, layer_rates) in enumerate(zip(network.dropout_layers(), rates, strict=True)):
         if index:
@@ -106,16 +116,16 @@ def output_moments(
         # P(1−P)θ² = ((1−P)θ) · (Pθ) = mean · (θ − mean)
         noise = torch.baddbmm((bias * (layer.bias - bias))[:, None], square, weight * (layer.weight - weight))
         sources.append((weight, noise, left, slope))
-        # The gates see variances as if units were independent; the covariance of the outputs does not assume it.
+        # Input variances of activations are as if units were independent; the outputs' covariance does not assume it.
         variance = torch.baddbmm(noise, variance, weight.square()) + VARIANCE_FLOOR
         mean = torch.baddbmm(bias[:, None], mean, weight)
-    return mean, _gathered(sources, mean.shape[-1])
+    return mean, _output_covariance(sources, mean.shape[-1])
 
 
-def _gathered(
+def _output_covariance(
     sources: list[tuple[Tensor, Tensor, Tensor, Tensor]], outputs: int
 ) -> Float[Tensor, "output output task point"]:
-    """Σ J diag(variance) Jᵀ over all sources of noise, J the outputs' derivative by a source, from last to first."""
+    """Σ J diag(variance) Jᵀ over all sources of noise, where J is the Jacobian of the outputs by a source."""
     tasks, points = sources[-1][1].shape[:2]
     covariance = torch.diag_embed(sources[-1][1]).movedim((-2, -1), (0, 1))
     derivative: Tensor | None = None  # of the outputs by a layer's pre-activations: (output, task, point, d)

@@ -1,4 +1,7 @@
-"""Dropout rates of every weight from a set representation: the low-rank product of Bernoulli experts, eq. 3."""
+"""Dropout rates of every weight from a set representation: the low-rank product of Bernoulli experts, eq. 3.
+
+The autograd version of the KL between two posteriors, eq. 4, is here too; :mod:`nvdp.nn.fused` computes it faster.
+"""
 
 import math
 from collections.abc import Sequence
@@ -24,8 +27,8 @@ START_RATE = 0.125  # of three experts at a half each
 class RateBounds:
     """How rates are kept inside [floor, 1 − floor].
 
-    ``affine`` maps the product of experts p to floor + (1 − 2 floor) p, which is still low-rank and never kills
-    a gradient; ``clip`` cuts it off at the bounds, as the paper does.
+    ``affine`` maps the product of experts p to floor + (1 − 2 floor) p. It stays low-rank and its gradient never
+    vanishes. ``clip`` clips p to the bounds, as the paper does.
     """
 
     kind: str = "affine"
@@ -60,7 +63,7 @@ class LayerRates:
 
     @property
     def low_rank(self) -> bool:
-        """Whether P is an outer product up to an affine map: what hand-derived gradients and low-rank products need."""
+        """Whether P is an affine map of an outer product, which :mod:`nvdp.nn.fused` needs."""
         return self.bounds.kind == "affine"
 
     def weight(self) -> Float[Tensor, "task k d"]:
@@ -73,7 +76,7 @@ class LayerRates:
         return replace(self, rows=self.rows.to(dtype), columns=self.columns.to(dtype), layer=self.layer.to(dtype))
 
     def keep(self) -> tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]:
-        """1 − P of the weight matrix and of the bias, by as few calls as the bounds allow."""
+        """1 − P of the weight matrix and of the bias, in few calls."""
         if not self.low_rank:
             return 1 - self.weight(), 1 - self.bias()
         minus_layer = self.layer * (2 * self.bounds.floor - 1)
@@ -81,7 +84,7 @@ class LayerRates:
         return weight.add_(1 - self.bounds.floor), (self.columns * minus_layer).add_(1 - self.bounds.floor)
 
     def mean(self) -> Float[Tensor, " task"]:
-        """The mean of P over the weight matrix; without the matrix where the bounds allow it."""
+        """The mean of P over the weight matrix; affine bounds do not need the matrix for it."""
         if self.bounds.kind == "clip":
             return self.weight().mean((-2, -1))
         return self.bounds(self.rows.mean(-1) * self.columns.mean(-1) * self.layer[:, 0])
@@ -93,11 +96,11 @@ class LayerRates:
 
 @dataclass(frozen=True)
 class FullRates(LayerRates):
-    """A rate for each weight by itself: rows has K × D of them, columns one for each bias; for comparison alone."""
+    """A rate of its own for each weight, for ablations: `rows` holds K × D rates, `columns` one for each bias."""
 
     @property
     def low_rank(self) -> bool:
-        """No product."""
+        """False: P is not a product."""
         return False
 
     def weight(self) -> Float[Tensor, "task k d"]:
@@ -114,13 +117,13 @@ class FullRates(LayerRates):
 
 
 class NetworkRates(tuple[LayerRates, ...]):
-    """The rates of all layers; and their experts as the one array that these are parts of."""
+    """The rates of all layers, and the one array that holds all their experts."""
 
     experts: Float[Tensor, "task expert"]
 
 
 def experts_of(rates: Sequence[LayerRates]) -> Float[Tensor, "task expert"]:
-    """Rows, columns and the layer's own expert of one layer after the other."""
+    """Row, column and layer experts of every layer in turn."""
     if isinstance(rates, NetworkRates):
         return rates.experts
     return torch.cat([part for layer in rates for part in (layer.rows, layer.columns, layer.layer)], dim=-1)
@@ -130,7 +133,7 @@ def dropout_kl(p: Tensor, p_hat: Tensor) -> Tensor:
     """KL(N((1−P)θ, P(1−P)θ²) ‖ N((1−P̂)θ, P̂(1−P̂)θ²)), eq. 4, element by element; θ cancels.
 
     With v = P(1−P), d = P − P̂ and δ = (v − v̂)/v̂ = d (1 − P − P̂)/v̂ the divergence is
-    ½ [δ − log(1 + δ) + d²/v̂], which is exact at P = P̂ and loses no digits near it.
+    ½ [δ − log(1 + δ) + d²/v̂]. This is exactly 0 at P = P̂ and loses no digits near it.
 
     >>> dropout_kl(torch.tensor(0.3), torch.tensor(0.3)).item()
     0.0
@@ -150,12 +153,12 @@ def network_kl(q: Sequence[LayerRates], p: Sequence[LayerRates]) -> Float[Tensor
 
 
 class RateNetwork(nn.Module):
-    """One meta-network g per layer of the agent, r ↦ (a, b, c), and a learned temperature τ for each.
+    """One meta-network g per layer of the task network, r ↦ (a, b, c), and a learned temperature τ for each.
 
-    All layers' hidden parts have the same shape and run as one batched product; only the last linear maps,
-    whose width K + D + 1 differs, are separate. With ``normalise`` every logit is normalised over tasks, then scaled
-    by a learned gain and moved by an offset within ±`OFFSET_LIMIT`: rates keep telling tasks apart whatever training
-    does to all of them alike. With ``full`` there is no product: the last map gives a logit for each weight.
+    The hidden layers of all g have the same shape and run as one batched product. Only the last linear maps, whose
+    width K + D + 1 differs, are separate. With ``normalise`` every logit is normalised over tasks, then scaled by a
+    learned gain and shifted by an offset within ±`OFFSET_LIMIT`, which keeps the rates dependent on the task. With
+    ``full`` there is no product of experts: the last map gives a logit for each weight.
     """
 
     def __init__(
@@ -172,7 +175,7 @@ class RateNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = FullRates if full else LayerRates
-        # What each layer's logits are of: rows or single weights, columns or biases, and the layer as a whole.
+        # Numbers of logits of each layer: for rows (or single weights), columns (or biases), and the layer.
         self.parts = [(k * d if full else k, d, 1) for k, d in layer_shapes]
         widths = [sum(parts) for parts in self.parts]
         self.norms = nn.ModuleList(TaskNorm(width) for width in widths) if normalise else None
@@ -182,7 +185,7 @@ class RateNetwork(nn.Module):
         heads = [nn.Linear(width, outputs) for outputs in widths]
         for head in heads:
             keep_signal(head.weight, width)
-            if full:  # starts where a product of three experts does
+            if full:  # starts at the rate of a product of three experts
                 nn.init.constant_(head.bias, TEMPERATURE_START * math.log(START_RATE / (1 - START_RATE)))
         self.heads = nn.ModuleList(heads)
         self.temperature = nn.Parameter(torch.full((len(widths),), TEMPERATURE_START))
@@ -192,15 +195,15 @@ class RateNetwork(nn.Module):
         return self.of_sets(representation)[0]
 
     def of_sets(self, *representations: Float[Tensor, "task r"]) -> tuple[NetworkRates, ...]:
-        """The rates of every layer for several sets of each task, all sets as one batch."""
+        """The rates of every layer for several sets of each task, computed as one batch."""
         hidden, sets = self.hidden(torch.cat(representations)), len(representations)  # (layer, set and task, width)
         return self.of_logits([self._logits(index, h, sets) for index, h in enumerate(hidden)], sets)
 
     def of_logits(self, logits: Sequence[Float[Tensor, "row _"]], sets: int = 1) -> tuple[NetworkRates, ...]:
-        """s(·/τ) of every layer's (a, b, c), all experts by one call; rows are of one set after the other."""
+        """Experts s(·/τ) from every layer's (a, b, c), for rows that hold `sets` sets one after the other."""
         taus = self.temperature.clamp(*TEMPERATURE_RANGE).unbind()
         scaled = torch.cat([layer / tau for layer, tau in zip(logits, taus, strict=True)], dim=-1)
-        # In the weights' precision even under autocast: near its bounds the variance P(1−P) needs the digits of P.
+        # In the weights' precision even under autocast: near the bounds the variance P(1−P) needs the digits of P.
         experts = torch.sigmoid(scaled.to(self.temperature.dtype))
         return tuple(self._by_layer(own) for own in experts.chunk(sets))
 

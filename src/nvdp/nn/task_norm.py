@@ -1,4 +1,4 @@
-"""Representations normalised over tasks: what differs between tasks is what the rates have to depend on."""
+"""Normalisation of representations over tasks, which keeps the rates dependent on the context."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MOMENTUM = 0.02  # of the running averages, after as many batches
-RAMP = 1_000  # batches until values are those of the running averages
+MOMENTUM = 0.02  # smallest momentum of the running averages; the first 1/MOMENTUM batches count alike
+RAMP = 1_000  # batches over which normalisation moves from the batch's statistics to the running averages
 EPSILON = 1e-5
 Moments = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -21,12 +21,12 @@ def moments_over_tasks(r: Float[Tensor, "task r"]) -> tuple[Float[Tensor, " r"],
 class TaskNorm(nn.Module):
     """Every feature of r with mean 0 and variance 1 across tasks, by running averages of both.
 
-    The representations of two contexts differ by a few per cent of what they share. Rates computed from such an r
-    move together, all down, before they can tell tasks apart, and there their sigmoids hold them: the posterior is
-    blind to its context. Normalised, the difference is all that is left of r.
+    Representations of two contexts differ by only a few per cent. Rates computed from them all fall together before
+    they depend on the task, and then their sigmoids saturate: the posterior collapses. Normalisation leaves only the
+    differences between tasks.
 
-    A training batch is at first normalised by its own statistics and, over the first `RAMP` batches, more and more by
-    the running averages, as later predictions are; the gradient stays that of the batch's own statistics, in which
+    A training batch is normalised by its own statistics at first and, over the first `RAMP` batches, more and more by
+    the running averages, which predictions use. The gradient stays that of the batch's own statistics, so that
     whatever all tasks have in common cancels (batch renormalisation, Ioffe 2017).
 
     >>> norm, r = TaskNorm(1), torch.tensor([[1.0], [3.0]])
@@ -40,7 +40,7 @@ class TaskNorm(nn.Module):
 
     def __init__(self, size: int) -> None:
         super().__init__()
-        self.moments: Moments = moments_over_tasks  # another where the tasks of a step are shared by processes
+        self.moments: Moments = moments_over_tasks  # replaced where several processes share the tasks of a step
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("variance", torch.ones(size))
         self.register_buffer("batches", torch.zeros((), dtype=torch.int64))
@@ -65,7 +65,7 @@ class TaskNorm(nn.Module):
 
     @torch.no_grad()
     def _follow(self, variance: Tensor, mean: Tensor) -> None:
-        """Move the running averages, but not to what is not finite: the trainer skips such a step, they outlast it."""
+        """Update the running averages, unless a value is not finite: training skips such a step."""
         if not (mean.isfinite().all() and variance.isfinite().all()):
             return
         self.batches += 1
