@@ -1,4 +1,4 @@
-# `make demo` runs the main job, `make test` passes the tests; each installs what it needs into .venv first.
+# Every target first installs what it needs into .venv.
 PYTHON ?= python3.11
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -7,15 +7,15 @@ DEMO   ?= demo
 .PHONY: help install demo test lint coverage mutants trust docs bench clean
 
 help:
-	@echo "make demo   train an NVDP for two minutes, score it beside the exact GP, draw it"
-	@echo "make test   ruff, type check and all tests"
-	@echo "make lint   ruff and type check alone"
-	@echo "make coverage  all tests, and which lines of the package they reach"
-	@echo "make mutants  change objectives, posteriors and metrics in one place at a time: do the tests notice?"
-	@echo "make trust  faults and hostile input at length; renews docs/trust.md"
-	@echo "make bench  time training steps and adaptation beside their rivals and the matrix products alone"
-	@echo "make docs   build the documentation into site/"
-	@echo "make clean  remove .venv and what the other commands made"
+	@echo "make demo      train an NVDP for two minutes, score it beside the exact GP, draw it"
+	@echo "make test      linter, type check and all tests"
+	@echo "make lint      linter and type check"
+	@echo "make coverage  all tests, with line coverage"
+	@echo "make mutants   mutation tests of objectives, posteriors and metrics"
+	@echo "make trust     long fault tests; updates docs/trust.md"
+	@echo "make bench     speed of training steps and adaptation, with baselines"
+	@echo "make docs      build the documentation into site/"
+	@echo "make clean     remove .venv and generated files"
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

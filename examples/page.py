@@ -1,9 +1,9 @@
-"""Writes the numbers of the examples and of the store into docs/examples.md and docs/store.md, from results/ alone.
+"""Write the numbers of examples and benchmarks from results/ into the pages of docs/.
 
     python examples/page.py
 
-Text between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` is replaced; a result that is not there leaves a line
-that says which command makes it.
+Text between ``<!-- NAME:begin -->`` and ``<!-- NAME:end -->`` is replaced. If a result file is missing, the text says
+which command makes it.
 """
 
 import json
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
+EVALUATIONS = (2, 3, 4, 6, 8, 10)
 GROWTH = {"pigs": "Pigs, weight in kg", "spruces": "Spruces, log size"}
 
 
@@ -65,13 +66,13 @@ def store() -> str:
     def speed(name: str) -> str:
         return f"{found[f'{name}_per_cpu_second']:,.0f} ({found[f'{name}_per_second']:,.0f})"
 
-    short = found["tasks"] < found["tasks_asked_for"]
+    ended = " (the time limit ended the filling)" if found["tasks"] < found["tasks_asked_for"] else ""
+    machine = f"{found['cores']} cores, load average {found['load_before']:.0f} at the start"
     return "\n".join(
         [
             f"{found['tasks']:,} tasks take {found['bytes'] / 1e9:.2f} GB on disk, {found['bytes_per_task']:,.0f}",
-            f"bytes each{' (filling was ended by its time limit)' if short else ''}. Tasks a second of the process's",
-            f"own CPU time and, in brackets, of the clock; the machine of {found['cores']} cores had a load of",
-            f"{found['load_before']:.0f} when it began:",
+            f"bytes each{ended}. The table has tasks per second of CPU time and, in brackets, per second of wall time",
+            f"({machine}):",
             "",
             f"| | one by one | in batches of {found['batch']:,} |",
             "| --- | --- | --- |",
@@ -81,14 +82,51 @@ def store() -> str:
     )
 
 
+def estimator() -> str:
+    found = result("bench/estimator.json")
+    if found is None:
+        return "Made by `python benchmarks/estimator.py --json results/bench/estimator.json`."
+    lines = [
+        "| prediction from | error of mean | of standard deviation | of 5 % and 95 % quantiles | CPU time |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    titles = {
+        "closed form": "closed form (default)",
+        "64 functions": "64 functions",
+        "1000 functions": "1,000 functions",
+    }
+    times = {"closed form": found["default"], "64 functions": found["64 functions"]}
+    for name, title in titles.items():
+        error = found["errors"][name]
+        time = f"{times[name]['cpu_ms_median']:.0f} ms" if name in times else ""
+        quantiles = f"{error['q05']:.3f}, {error['q95']:.3f}"
+        lines.append(f"| {title} | {error['mean']:.3f} | {100 * error['std_relative']:.1f} % | {quantiles} | {time} |")
+    shape = f"{found['context_points']} context points, {found['query_points']} queries, {found['threads']} thread"
+    return "\n".join([*lines, "", f"CPU time is of `fit` and `predict` together, after a warm-up: {shape}."])
+
+
+def regret() -> str:
+    found = result("botorch/regret.json")
+    if found is None:
+        return "Made by `python examples/botorch_minimise.py`."
+    lines = ["| family | model | " + " | ".join(f"after {count}" for count in EVALUATIONS) + " |"]
+    lines.append("| --- | --- |" + " --- |" * len(EVALUATIONS))
+    for family in found.values():
+        means, medians = family["summary"]["mean"], family["summary"]["median"]
+        for name in means:
+            cells = [f"{means[name][i - 1]:.2g} ({medians[name][i - 1]:.2g})" for i in EVALUATIONS]
+            lines.append(f"| {family['title']} | {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def fill(page: str, **texts: str) -> None:
     """Replace what is between the marks of a page."""
     path = HERE / "docs" / page
     text = path.read_text()
     for name, new in texts.items():
-        marks = f"<!-- {name}:begin -->\n", f"\n<!-- {name}:end -->"
+        marks = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
         text = re.sub(
-            f"{marks[0]}.*?{marks[1]}", lambda _, new=new, marks=marks: new.join(marks), text, flags=re.DOTALL
+            f"{marks[0]}.*?{marks[1]}", lambda _, new=new, marks=marks: f"{new}\n".join(marks), text, flags=re.DOTALL
         )
     path.write_text(text)
 
@@ -96,3 +134,5 @@ def fill(page: str, **texts: str) -> None:
 if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
     fill("store.md", store=store())
+    fill("tables.md", estimator=estimator())
+    fill("active.md", regret=regret())

@@ -70,7 +70,7 @@ their steps. `deeper` has the paper's numbers of layers; `wider-r` wins at equal
 for those named *longer*, every run sees as many tasks and warms up for a tenth of its steps; one seed and
 short runs: directions, not verdicts. With `decoder-x,r` the rates sink to their floor. The tasks that these choices
 were made by are not those of the other tables. What the changes are is told in
-[method](method.md#what-makes-it-learn-sooner). `paper-architecture+norm` has the paper's model and Adam, with r
+[method](method.md#settings-for-faster-learning). `paper-architecture+norm` has the paper's model and Adam, with r
 normalised over tasks; `paper` also its constant rate of 0.0005, no warm-up, no clipping, no such norm."""
 
 QUARTER_TEXT = """The paper's recipe at length; NVDP as shipped in a quarter of its steps; the preset `cpu` as it is,

@@ -16,7 +16,7 @@ LL and PLL of both models it can be given to with mean parameters and learned va
 variance all are within a few hundredths of the paper's and of the ceiling."""
 SHIPPED_TEXT = """The same six as `nvdp train --preset cpu` gives them, {steps} steps, the same tasks: networks see
 waves of x and have fewer layers, points are weighted by how sure they are, encoders and rate networks are residual,
-NAdam takes the steps ([method](method.md#what-makes-it-learn-sooner)); NVDP's r is normalised over tasks as well."""
+NAdam takes the steps ([method](method.md#settings-for-faster-learning)); NVDP's r is normalised over tasks as well."""
 SEEDS_TEXT = """The models as shipped under {seeds} seeds, which change initial weights and training tasks, not
 the tasks that are scored. Mean over seeds of the score with mean parameters; ± is the standard error of that mean. A
 difference is of two models under the same seed."""

@@ -1,0 +1,62 @@
+"""Links inside the documents lead somewhere, and the commands that they name exist."""
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from command_line import nvdp
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+COMMAND = re.compile(r"(?:^\$ |^|`|-m )nvdp ([a-z][\w-]*)([^`\n#|]*)", re.MULTILINE)
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def links(document: Path) -> Iterator[str]:
+    """What a document links to inside the project."""
+    for link in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if "://" not in link:
+            yield link
+
+
+@cache
+def options(command: str) -> frozenset[str] | None:
+    """The options of a command such as "store observe", or None if there is no such command."""
+    with mock.patch.dict(os.environ, COLUMNS="300"):
+        answer = nvdp(*command.split(), "--help")
+    return frozenset(re.findall(r"--[a-z][\w-]*", answer.stdout)) if answer.returncode == 0 else None
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings(document: Path) -> None:
+    for link in links(document):
+        name, _, anchor = link.partition("#")
+        target = document.parent / name if name else document
+        assert target.exists(), f"{document.name} links to {link}"
+        assert not anchor or anchor in headings(target), f"{document.name} links to {link}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_and_their_options_exist(document: Path) -> None:
+    text = document.read_text().replace("\\\n", " ")
+    for first, rest in COMMAND.findall(text):
+        command = first if first not in ("store", "data") else " ".join([first, *rest.split()[:1]])
+        known = options(command)
+        assert known is not None, f"{document.name} names `nvdp {command}`"
+        for option in re.findall(r"(?<=\s)--[a-z][\w-]*", rest):
+            assert option in known, f"{document.name} names `nvdp {command} {option}`"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+def test_the_site_has_every_page(page: Path) -> None:
+    assert f": {page.name}\n" in (ROOT / "mkdocs.yml").read_text()
