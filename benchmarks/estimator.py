@@ -1,11 +1,11 @@
-"""What `NVDPRegressor` costs with its defaults, and how near its closed form is to very many sampled functions.
+"""Time of `NVDPRegressor` with its defaults, and accuracy of its closed form against many sampled functions.
 
     python benchmarks/estimator.py --json results/bench/estimator.json
 
-The pretrained GP model, one thread: fit to 50 points and predict mean and standard deviation at 400, after a warm-up.
-Milliseconds are told by the clock and, as a machine may have other work, by this process's own CPU time. The closed
-form, 64 and 1,000 sampled functions are compared with 1,000 others at 100 points, on tasks with 3, 10 and 50 points;
-errors are root mean squares over points, in units of the predictive standard deviation.
+The pretrained GP model, one thread: fit to 50 points, and predict mean and standard deviation at 400, after a warm-up.
+Milliseconds are of wall time and of CPU time. The closed form, 64 and 1,000 sampled functions are compared with 1,000
+other functions at 100 points, on tasks with 3, 10 and 50 points. Errors are root mean squares over points, in units of
+the predictive standard deviation.
 """
 
 import argparse

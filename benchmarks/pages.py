@@ -1,10 +1,10 @@
-"""The two pictures of the page in the README, as a visitor sees them.
+"""Make the two screenshots of the web page in the README.
 
     python benchmarks/pages.py                        # the pretrained models
-    python benchmarks/pages.py --run runs/signs       # signs are read by a run of omniglot-fewshot
+    python benchmarks/pages.py --run runs/signs       # characters are classified by a run of omniglot-fewshot
 
-writes docs/figures/page-functions.png and docs/figures/page-characters.png; the same pictures on every machine with the
-same fonts, as chance is seeded.
+Writes docs/figures/page-functions.png and docs/figures/page-characters.png. Random numbers are seeded, so the images
+are the same on every machine with the same fonts.
 """
 
 import argparse

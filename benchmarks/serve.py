@@ -1,11 +1,11 @@
-"""How fast `nvdp serve` answers a hand: from pointer to new picture in a real browser, and with many visitors at once.
+"""Response time of `nvdp serve`: from pointer to new plot in a real browser, and with many visitors at once.
 
     python benchmarks/serve.py --json results/bench/serve.json
 
-starts a server of its own on a free port, drags a point on the page of functions in Chromium, then lets 50 visitors
-come for 30 seconds; done in about a minute. A visitor does what the page does: while dragging, each of the two models
-is asked again as soon as it has answered, at most 60 times a second, and after an answer slower than 150 ms only when
-as long again has passed; after a drag the visitor looks at the picture.
+The script starts a server on a free port and drags a point on the page of functions in Chromium. It then simulates 50
+visitors for 30 seconds. It takes about a minute. A simulated visitor does what the page does: during a drag, each of
+the two models gets a new request as soon as it has answered, at most 60 times a second; after an answer slower than 150
+ms the visitor waits for the same time again. After a drag the visitor pauses.
 """
 
 import argparse

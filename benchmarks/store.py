@@ -1,11 +1,10 @@
-"""What a store of many tasks costs: bytes a task, and observations and predictions a second, singly and in batches.
+"""Cost of a store of many tasks: bytes per task, and observations and predictions per second, singly and in batches.
 
     python benchmarks/store.py --tasks 1000000 --json results/bench/store.json
 
-Each task gets four points while the store is filled, in batches of 1,000 tasks. Then random tasks are observed and
-predicted one by one and in batches, per second of the clock and, as a machine may have other work, per second of
-this process's own CPU time. Filling ends after --most-minutes, whatever was reached. The pretrained GP model is
-used: 256 sums a task.
+The store is filled with four points per task, in batches of 1,000 tasks. Then random tasks are observed and predicted,
+singly and in batches. Rates are per second of wall time and per second of CPU time. --most-minutes limits the filling.
+The model is the pretrained GP model with 256 sums per task.
 """
 
 import argparse

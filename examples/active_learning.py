@@ -1,9 +1,9 @@
-"""Active learning by hand: ask where the model is least sure, take in the answer, look again.
+"""Active learning: observe the point that the model suggests, adapt again, repeat.
 
     python examples/active_learning.py --out active.png
 
-The pretrained GP model meets a function that it has never seen, from two points, and asks for one more at a time. The
-figure shows what it believes after 2, 5, 10 and 15 points, and prints the error beside that of as many random points.
+The pretrained GP model sees two points of a new function and asks for one more point at a time. The figure shows its
+predictions after 2, 5, 10 and 15 points, and the same for random points. The errors of both are printed.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SIZES, FIRST = (2, 5, 10, 15), 2
 
 
 def ask(model: nvdp.MetaModel, task: GPTaskBatch, first: Tensor, by: str) -> Tensor:
-    """The points of the task in the order in which they are asked for."""
+    """Indices of the points of the task in the order of observation."""
     x, y, order = task.x[0], task.y[0], first
     while len(order) < max(SIZES):
         unknown = torch.ones(len(x), dtype=torch.bool)
@@ -48,7 +48,9 @@ def panel(model: nvdp.MetaModel, task: GPTaskBatch, order: Tensor, row: str) -> 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="gp", help="a pretrained model, or the folder of a run on gp")
-    parser.add_argument("--by", choices=("spread", "std"), default="spread", help="which doubt to ask by")
+    parser.add_argument(
+        "--by", choices=("spread", "std"), default="spread", help="uncertainty that ranks the candidates"
+    )
     parser.add_argument("--seed", type=int, default=4)
     parser.add_argument("--out", type=Path, default=Path("active.png"))
     arguments = parser.parse_args()

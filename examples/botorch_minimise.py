@@ -1,16 +1,15 @@
-"""Minimising functions of a known family: what was learned from its other members, against a GP from scratch.
+"""Bayesian optimisation with a model that was meta-trained on the family, compared with a GP fitted from scratch.
 
     python examples/botorch_minimise.py                       # both families, 20 functions each
     python examples/botorch_minimise.py --family branin --seeds 5
 
-Both sides use BoTorch's qLogExpectedImprovement and optimize_acqf, start from the same two random points and may look
-ten times in all; only the model differs: `NVDPModel`, or a SingleTaskGP fitted to the points seen so far, with its own
-priors and standardisation. Regret is the best value found less the function's minimum. Families:
+Both methods use BoTorch's qLogExpectedImprovement and optimize_acqf, the same two random first points and ten
+evaluations in all. Only the model differs: `NVDPModel`, or a SingleTaskGP fitted to the points so far, with its own
+priors and standardisation. Regret is the best value found minus the minimum of the function. The families are:
 
-* ``branin``: Branin functions with random coefficients on [−5, 10] × [0, 15]. An NVDPRegressor learns from 48 points of
-  each of 1,000 others.
-* ``gp``: GPs with random RBF kernels on [−2, 2], the pretrained model's own. They have little in common but smoothness,
-  which a GP from scratch knows as well.
+* ``branin``: Branin functions with random coefficients on [−5, 10] × [0, 15]. An NVDPRegressor is meta-trained on 48
+  points of each of 1,000 other functions.
+* ``gp``: GPs with random RBF kernels on [−2, 2], as in the training of the pretrained model.
 """
 
 import argparse
@@ -58,7 +57,7 @@ class Family:
     bounds: Tensor  # (2, x)
     draw: Callable[[torch.Generator], Function]
     learned: Callable[[argparse.Namespace], Any]  # what NVDPModel takes
-    grid: int  # points an axis of the grid that finds the minimum
+    grid: int  # points per axis of the grid search for the minimum
 
 
 def uniform(generator: torch.Generator, low: float, high: float) -> float:
@@ -162,7 +161,7 @@ def regrets(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
-    """Means over functions after each evaluation, and how often NVDP has found less than the GP."""
+    """Mean and median regret after each evaluation, and on how many functions NVDP beats the GP."""
     regret = {way: np.array(values) for way, values in result["regret"].items()}
     ours, theirs = regret["NVDP"], regret["GP from scratch"]
     return {
@@ -188,12 +187,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--family", choices=[*FAMILIES, "both"], default="both")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=2_500, help="of meta-training")
-    parser.add_argument("--pretrained", default="gp-nvdp", help="model of the family gp: a name, or a run's folder")
+    parser.add_argument("--steps", type=int, default=2_500, help="steps of meta-training")
+    parser.add_argument("--pretrained", default="gp-nvdp", help="model of the family gp: a name, or a run folder")
     parser.add_argument("--out", type=Path, default=Path("results/botorch"))
     arguments = parser.parse_args()
     use_threads()
-    warnings.simplefilter("ignore")  # line searches that end early are common on flat acquisition functions
+    warnings.simplefilter("ignore")  # line searches often end early on flat acquisition functions
     names = list(FAMILIES) if arguments.family == "both" else [arguments.family]
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "regret.json"

@@ -1,11 +1,10 @@
-"""Few-shot images: new characters told apart from one or five drawings of each, by `NVDPClassifier`.
+"""Few-shot images: classify new characters from one or five drawings of each, with `NVDPClassifier`.
 
     NVDP_DATA=DIR python examples/few_shot_images.py      # under two minutes of one core
 
-Omniglot's characters (read as `nvdp train omniglot` reads them) as vectors: drawings are averaged over squares of
-2 × 2 pixels. The classifier learns from tasks of 5 training characters and is asked about characters that it has never
-seen, beside the nearest class mean in the same pixels. For a good classifier of pictures train convolutions, as
-docs/fewshot.md tells; this is what feature vectors and scikit-learn's habits give within a minute.
+Omniglot's drawings are averaged over 2 × 2 pixels and used as vectors. The classifier is meta-trained on tasks of 5
+training characters and tested on new characters. The baseline is the nearest class mean of the same vectors.
+Convolutions are much better for images: see docs/fewshot.md.
 """
 
 import argparse
@@ -48,7 +47,7 @@ def nearest_mean(x: np.ndarray, y: np.ndarray, queries: np.ndarray) -> np.ndarra
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=300, help="to learn from")
+    parser.add_argument("--tasks", type=int, default=300, help="number of training tasks")
     parser.add_argument("--test-tasks", type=int, default=60)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--results", type=Path, default=HERE / "results" / "fewshot-images")
@@ -89,7 +88,7 @@ def main() -> None:
 
 
 def draw(x: np.ndarray, y: np.ndarray, support: np.ndarray, probabilities: np.ndarray, path: Path) -> list[Path]:
-    """One test task: the drawing of each class that was shown, and two queries of each with their probabilities."""
+    """One test task: the support drawing of each class, and two queries of each with their probabilities."""
     figure = new_figure(WIDTH, 0.9 * WIDTH)
     grid = figure.subplots(WAY, 5, width_ratios=[1, 1, 1.6, 1, 1.6])
     queries, labels = x[~support], y[~support]

