@@ -1,7 +1,11 @@
-"""Commands that tell what there is: models to train, pretrained ones, runs in a folder, and one run in detail."""
+"""Commands that tell what there is: models to train, pretrained ones, the runs below a folder, one run in detail."""
 
+import csv
 import json
-from typing import Annotated
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -9,6 +13,9 @@ from rich.table import Column, Table
 
 from nvdp.cli import app
 from nvdp.cli.options import TRAINING, AsJson, Run
+from nvdp.errors import InputError
+
+FINISHED, RUNNING, STOPPED, NOT_BEGUN, DAMAGED = "finished", "running", "stopped", "not begun", "damaged"
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -18,7 +25,10 @@ def models(
         bool, typer.Option("--pretrained", help="List the trained models that come with the package.")
     ] = False,
 ) -> None:
-    """List the models by name."""
+    """List the models that can be trained, or with --pretrained those that are trained already.
+
+    Example: nvdp models --pretrained
+    """
     from nvdp.models.registry import MODELS
 
     if pretrained:
@@ -55,16 +65,173 @@ def _show_pretrained(as_json: bool) -> None:
 
 
 @app.command(rich_help_panel=TRAINING)
-def info(run: Run) -> None:
-    """Say what a run is: its configuration, progress and size."""
-    from nvdp.models.registry import build_model
-    from nvdp.training.checkpoint import checkpoint_paths
-    from nvdp.training.config import RunConfig
-    from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS
+def runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look; folders inside it are searched too.")] = Path("runs"),
+    as_json: AsJson = False,
+) -> None:
+    """List the runs below a folder: model, task, steps, state and the last logged log-likelihood.
 
-    config = RunConfig.load(run / CONFIG)
-    parameters = sum(p.numel() for p in build_model(config.model).parameters())
-    typer.echo(config.to_json(), nl=False)
-    state = "finished" if (run / WEIGHTS).exists() else "unfinished"
-    saved = [path.stem.removeprefix("step-").lstrip("0") or "0" for path in checkpoint_paths(run / CHECKPOINTS)]
-    typer.echo(f"{state}; {parameters} parameters; checkpoints at steps {', '.join(saved) or 'none'}")
+    A run is finished, running, stopped (--resume continues it), not begun (no step was saved) or damaged. For the
+    reason, ask nvdp info RUN.
+
+    Example: nvdp runs runs/
+    """
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder; expected one with runs below it")
+    found = [read_run(path, str(path.relative_to(folder))) for path in _run_folders(folder)]
+    if as_json:
+        typer.echo(json.dumps([asdict(run) for run in found]))
+        return
+    if not found:
+        typer.echo(f"no runs below {folder}")
+        return
+    table = Table("run", "model", "task", Column("steps", justify="right"), "state", Column("LL", justify="right"))
+    for run in found:
+        steps = "" if run.planned_steps is None else f"{run.steps:,} of {run.planned_steps:,}"
+        state = f"[red]{run.state}" if run.state == DAMAGED else run.state
+        table.add_row(run.name, run.model, run.task, steps, state, "" if run.LL is None else f"{run.LL:.3f}")
+    Console().print(table)
+
+
+@app.command(rich_help_panel=TRAINING)
+def info(run: Run, as_json: AsJson = False) -> None:
+    """Tell what a run is: its state, its size, what was measured of it, and the settings of its model and training.
+
+    Example: nvdp info gp
+    """
+    from nvdp.training.config import RunConfig
+    from nvdp.training.run_folder import CONFIG
+
+    summary = read_run(run, run.name)
+    config = RunConfig.load(run / CONFIG)  # a configuration that cannot be read is refused here, with the reason
+    about: dict[str, Any] = {"parameters": _parameters(config), "scores": _scores(run), "settings": _settings(config)}
+    if as_json:
+        typer.echo(json.dumps(asdict(summary) | about))
+        return
+    typer.echo(f"{summary.name}: {summary.model} on {summary.task}, {about['parameters']:,} parameters")
+    typer.echo(f"{summary.state}: {summary.steps:,} of {summary.planned_steps:,} steps")
+    if summary.problem is not None:
+        typer.echo(summary.problem)
+    if summary.LL is not None:
+        typer.echo(f"last logged LL: {summary.LL:.3f}")
+    for name, score in about["scores"].items():
+        typer.echo(f"{name}: {_score_text(score)}")
+    typer.echo(json.dumps(about["settings"], indent=2))
+
+
+def _score_text(score: Any) -> str:
+    if isinstance(score, dict):
+        return ", ".join(f"{name} {_score_text(value)}" for name, value in score.items())
+    return f"{score:.4g}" if isinstance(score, float) else str(score)
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One row of `nvdp runs`."""
+
+    name: str
+    folder: str
+    model: str
+    task: str
+    steps: int  # that were done and saved
+    planned_steps: int | None
+    state: str
+    LL: float | None  # the last in log.csv: of a training batch
+    problem: str | None = None
+
+
+def read_run(folder: Path, name: str) -> RunSummary:
+    """What a folder with a config.json holds; whatever is damaged is told, never raised.
+
+    Args:
+        folder: The folder of a run, of ``nvdp fit`` or of ``nvdp pretrain``.
+        name: What to call it.
+
+    Returns:
+        Its model, task, progress and state.
+    """
+    from nvdp.training.config import RunConfig
+    from nvdp.training.pretrain import EXTRACTOR, KIND, PretrainConfig
+    from nvdp.training.run_folder import CONFIG, WEIGHTS
+
+    try:
+        if json.loads((folder / CONFIG).read_text()).get("kind") == KIND:
+            pretrain = PretrainConfig.load(folder / CONFIG)
+            model, task, planned, weights = pretrain.extractor, pretrain.task, pretrain.steps, EXTRACTOR
+        else:
+            config = RunConfig.load(folder / CONFIG)
+            model, task, planned, weights = config.model.name, config.task, config.steps, WEIGHTS
+    except (InputError, OSError, ValueError, AttributeError) as error:
+        return RunSummary(name, str(folder), "", "", 0, None, DAMAGED, None, str(error))
+    state, steps, problem = _progress(folder, weights, planned)
+    return RunSummary(name, str(folder), model, task, steps, planned, state, _last_logged(folder), problem)
+
+
+def _progress(folder: Path, weights: str, planned: int) -> tuple[str, int, str | None]:
+    """State, saved steps, and what is wrong."""
+    from nvdp.loading import FIT
+    from nvdp.training.checkpoint import load_newest_checkpoint, load_tensors
+    from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS, load_any_run
+
+    try:
+        if (folder / weights).exists():
+            if weights == WEIGHTS:
+                steps = load_any_run(folder)[2]
+            else:
+                load_tensors(folder / weights)
+                steps = planned  # an extractor is written at the end alone
+            if steps < planned and not (folder / FIT).exists():  # a fit may end early
+                return STOPPED, steps, f"{weights} is of step {steps}; {planned} were planned"
+            return FINISHED, steps, None
+        checkpoint, passed_over = load_newest_checkpoint(folder / CHECKPOINTS)
+    except InputError as error:
+        return DAMAGED, 0, str(error)
+    steps = 0 if checkpoint is None else checkpoint.step
+    state = RUNNING if _is_locked(folder / CONFIG) else STOPPED if steps else NOT_BEGUN
+    return state, steps, "; ".join(passed_over) or None
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a training process holds its lock on a file; only Linux tells without taking the lock."""
+    inode = str(path.stat().st_ino)
+    try:
+        locks = Path("/proc/locks").read_text().splitlines()
+    except OSError:
+        return False
+    return any("FLOCK" in line and line.split()[5].rpartition(":")[2] == inode for line in locks if "->" not in line)
+
+
+def _last_logged(folder: Path) -> float | None:
+    from nvdp.training.run_folder import LOG
+
+    try:
+        with (folder / LOG).open(newline="") as file:
+            values = [row["LL"] for row in csv.DictReader(file) if row.get("LL")]
+        return float(values[-1]) if values else None
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _run_folders(folder: Path) -> Iterator[Path]:
+    """Folders that hold a run, at any depth, by name."""
+    from nvdp.training.run_folder import CONFIG
+
+    for path in sorted(folder.rglob(CONFIG)):
+        yield path.parent
+
+
+def _parameters(config: Any) -> int:
+    import torch
+
+    from nvdp.models.registry import build_model
+
+    with torch.device("meta"):  # no memory for a configuration that asks for much
+        return sum(parameter.numel() for parameter in build_model(config.model).parameters())
+
+
+def _scores(run: Path) -> dict[str, Any]:
+    return {}
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    return json.loads(config.to_json())

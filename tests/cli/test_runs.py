@@ -1,0 +1,141 @@
+"""`nvdp runs` and `nvdp info`: what a folder holds, whatever became of it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from command_line import nvdp
+
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import build_model
+from nvdp.training.checkpoint import Checkpoint, save_checkpoint
+from nvdp.training.config import RunConfig
+from nvdp.training.pretrain import pretrain_config
+from nvdp.training.run_folder import only_process, save_model
+
+CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
+LOG = "step,bound,LL,KL,rate,learning_rate,skipped,seconds\n10,1,-0.5,0,0,1e-3,0,1\n20,1,0.25,0,0,1e-3,0,2\n"
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(CONFIG.model)
+
+
+@pytest.fixture
+def make_run(tmp_path, model):
+    """A function (name, steps of the weights, steps of a checkpoint) -> the folder of a run with a log."""
+
+    def make(name="run", weights=None, checkpoint=None):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(CONFIG.to_json())
+        (folder / "log.csv").write_text(LOG)
+        if weights is not None:
+            save_model(folder, model, weights)
+        if checkpoint is not None:
+            save_checkpoint(folder / "checkpoint", Checkpoint(checkpoint, dict(model.state_dict()), {}))
+        return folder
+
+    return make
+
+
+def told(folder, command="runs"):
+    result = nvdp(command, folder, "--json")
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def state(folder):
+    """The state that both commands tell."""
+    (row,) = told(folder)
+    about = told(folder, "info")
+    assert (about["state"], about["steps"], about["problem"]) == (row["state"], row["steps"], row["problem"])
+    return row["state"], row["steps"]
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def test_runs_are_listed_by_name_with_their_last_log_likelihood(make_run, tmp_path):
+    make_run("b/late", weights=40)
+    make_run("a", checkpoint=20)
+    rows = told(tmp_path / "runs")
+    assert [(row["name"], row["state"], row["steps"], row["planned_steps"]) for row in rows] == [
+        ("a", "stopped", 20, 40),
+        ("b/late", "finished", 40, 40),
+    ]
+    assert all((row["model"], row["task"], row["LL"]) == ("cnp", "gp", 0.25) for row in rows)
+    text = nvdp("runs", tmp_path / "runs").stdout
+    assert "20 of 40" in text
+    assert "0.250" in text
+
+
+def test_a_run_that_saved_nothing_has_not_begun(make_run):
+    assert state(make_run()) == ("not begun", 0)
+
+
+def test_weights_of_fewer_steps_than_planned_are_not_finished(make_run):
+    assert state(make_run(weights=30)) == ("stopped", 30)
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="locks are listed on Linux alone")
+def test_a_run_that_a_process_trains_is_running(make_run):
+    folder = make_run(checkpoint=20)
+    with only_process(folder):
+        assert state(folder) == ("running", 20)
+    assert state(folder) == ("stopped", 20)
+
+
+def test_damaged_weights_are_damaged_and_not_finished(make_run):
+    folder = make_run(weights=40)
+    cut(folder / "model.safetensors")
+    assert state(folder) == ("damaged", 0)
+    assert "model.safetensors is damaged or cut short" in nvdp("info", folder).stdout
+    assert "finished" not in nvdp("info", folder).stdout
+
+
+def test_weights_of_another_model_are_damaged(make_run):
+    folder = make_run(weights=40)
+    (folder / "config.json").write_text(
+        replace(CONFIG, model=ModelConfig("np+cnp"), objective="neural-process").to_json()
+    )
+    assert state(folder) == ("damaged", 0)
+
+
+def test_a_run_whose_checkpoints_are_all_damaged_is_damaged(make_run):
+    folder = make_run(checkpoint=20)
+    cut(next((folder / "checkpoint").iterdir()))
+    assert state(folder) == ("damaged", 0)
+
+
+def test_a_damaged_configuration_is_listed_and_refused_in_detail(make_run):
+    folder = make_run(weights=40)
+    (folder / "config.json").write_text("{")
+    assert told(folder)[0]["state"] == "damaged"
+    result = nvdp("info", folder)
+    assert (result.returncode, result.stdout) == (2, "")
+
+
+def test_an_extractor_is_listed_too(tmp_path):
+    (tmp_path / "config.json").write_text(pretrain_config("omniglot-fewshot", steps=7).to_json())
+    (row,) = told(tmp_path)
+    assert (row["model"], row["task"], row["state"], row["planned_steps"]) == (
+        "conv4",
+        "omniglot-fewshot",
+        "not begun",
+        7,
+    )
+
+
+def test_a_folder_without_runs_is_said_and_a_missing_one_refused(tmp_path):
+    assert nvdp("runs", tmp_path).stdout == f"no runs below {tmp_path}\n"
+    assert nvdp("runs", tmp_path / "none").returncode == 2
+
+
+def test_a_pretrained_name_is_told_with_its_scores():
+    about = told("gp-nvdp", "info")
+    assert (about["name"], about["model"], about["state"], about["LL"]) == ("gp-nvdp", "nvdp", "finished", None)
+    assert about["parameters"] > 100_000
