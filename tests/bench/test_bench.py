@@ -8,7 +8,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from nvdp.bench import SUITES, Settings, fewshot, growth, peers, report, run_suite
+from nvdp.bench import SUITES, Settings, adapt, fewshot, growth, report, run_suite
 from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, naive_model, naive_step, our_step
 from nvdp.bench.draw import draw
@@ -153,7 +153,7 @@ def test_adapt_rows_have_time_and_quality_of_every_method(tmp_path):
         assert -2 < row["ours_ll"] < row["oracle_ll"]
         assert row["attentive_ms"] > 0
         for name in ("sklearn", "gpytorch"):
-            assert (row[f"{name}_ms"] is None) == (peers.MODULES[name] in peers.missing_peers())
+            assert (row[f"{name}_ms"] is None) == (adapt.MODULES[name] in adapt.missing_peers())
     assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()
     one, many = rows
     assert one["ours_first_ms"] > 0
@@ -178,7 +178,7 @@ def test_every_few_shot_classifier_is_timed_in_turns_beside_prototypes(tmp_path)
 @pytest.mark.parametrize("name", ["sklearn", "gpytorch"])
 def test_a_gaussian_process_fitted_to_enough_points_predicts_well(name):
     pytest.importorskip(name)
-    method = {"sklearn": peers.sklearn_gp, "gpytorch": peers.gpytorch_gp}[name]()
+    method = {"sklearn": adapt.sklearn_gp, "gpytorch": adapt.gpytorch_gp}[name]()
     tasks = gp_tasks(1, 60, 40)
     mean, std = method(tasks.x[0, :60], tasks.y[0, :60], tasks.x[0, 60:])
     assert mean.shape == std.shape == (40, 1)
@@ -188,10 +188,10 @@ def test_a_gaussian_process_fitted_to_enough_points_predicts_well(name):
 def test_fine_tuning_leaves_the_model_as_it_was(small_config):
     model, tasks = build_model(small_config()), gp_tasks(1, 8, 5)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    tune, x, y = peers.fine_tuned(model), tasks.x[0], tasks.y[0]
+    tune, x, y = adapt.fine_tuned(model), tasks.x[0], tasks.y[0]
     first, again = (tune(x[:8], y[:8], x[8:])[0] for _ in range(2))
     torch.testing.assert_close(first, again)
-    assert not torch.equal(first, peers.adapted(model)(x[:8], y[:8], x[8:])[0])
+    assert not torch.equal(first, adapt.adapted(model)(x[:8], y[:8], x[8:])[0])
     for name, value in model.state_dict().items():
         assert torch.equal(value, before[name])
 

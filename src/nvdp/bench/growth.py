@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from nvdp.bench.cases import STEPS, Case
-from nvdp.bench.timing import Variant, interleaved
-from nvdp.bench.worker import Worker
+from nvdp.bench.timing import Variant, Worker, interleaved
 
 BASE = Case()
 AXES: dict[str, tuple[int, ...]] = {

@@ -8,8 +8,7 @@ import torch
 
 from nvdp.bench.cases import Case, naive_step, our_step
 from nvdp.bench.floor import floor_step, training_products
-from nvdp.bench.timing import Variant, interleaved
-from nvdp.bench.worker import Worker
+from nvdp.bench.timing import Variant, Worker, interleaved
 from nvdp.models.registry import build_model
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)

@@ -32,8 +32,8 @@ def bench(
     Example: nvdp bench --suite step --quick --json step.json --plot step.png
     """
     from nvdp.bench import Settings, run_suite
+    from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
-    from nvdp.bench.peers import missing_peers
     from nvdp.bench.report import table
     from nvdp.system import write_text
 

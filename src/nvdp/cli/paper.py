@@ -81,7 +81,7 @@ def report(
     readme: Annotated[Path | None, typer.Option(help="Also renew the results table of this README.")] = None,
 ) -> None:
     """Build the results page, and the page about speed beside it, with their figures, from the result files alone."""
-    from nvdp.bench.page import speed_page
+    from nvdp.bench.report import speed_page
     from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
     from nvdp.experiments.results import FIGURE_SUFFIX
