@@ -67,16 +67,20 @@ def models() -> Iterator[tuple[str, ModelConfig, Callable[[MetaModel], None]]]:
     """Every regression model, with fixed and learned variance, and those with rates at both of their bounds."""
     for name in NAMES:
         for variance in ("learned", "fixed"):
-            yield f"{name}, {variance} variance", ModelConfig(name, variance=variance, **SMALL), _untouched  # type: ignore[arg-type]
+            yield (
+                f"{name}, {variance} variance",
+                ModelConfig(name).updated({"likelihood.variance": variance, **SMALL}),
+                _untouched,
+            )  # type: ignore[arg-type]
         if "nvdp" in name:
             for bounds in ("affine", "clip"):
                 for end, where in ((-1.0, "lower"), (1.0, "upper")):
-                    config = ModelConfig(name, rate_bounds=bounds, **SMALL)  # type: ignore[arg-type]
+                    config = ModelConfig(name).updated({"rates.bounds": bounds, **SMALL})  # type: ignore[arg-type]
                     yield f"{name}, rates at their {where} bound ({bounds})", config, _rates_at(end)
-            normalised = ModelConfig(name, task_norm=True, rate_norm=True, **SMALL)  # type: ignore[arg-type]
+            normalised = ModelConfig(name).updated({"encoder.task_norm": True, "rates.norm": True, **SMALL})  # type: ignore[arg-type]
             yield f"{name}, normalised", normalised, _untouched
         if name not in READING:
-            shipped = ModelConfig(name, task_norm=name in DROPOUT_MODELS, **(SMALL | WAVES))  # type: ignore[arg-type]
+            shipped = ModelConfig(name).updated({"encoder.task_norm": name in DROPOUT_MODELS, **SMALL | WAVES})  # type: ignore[arg-type]
             yield f"{name}, as shipped for GP functions", shipped, _untouched
 
 

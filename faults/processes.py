@@ -28,7 +28,7 @@ Tensors = dict[str, torch.Tensor]
 
 def config_of(name: str) -> RunConfig:
     """A short run of a model."""
-    model = ModelConfig(name, task_norm=name == "nvdp", **SMALL)  # type: ignore[arg-type]
+    model = ModelConfig(name).updated({"encoder.task_norm": name == "nvdp", **SMALL})  # type: ignore[arg-type]
     return replace(SHARED, model=model, objective=model_spec(name).objective)
 
 

@@ -18,23 +18,23 @@ from nvdp.training.loop import Machine, Outcome, train
 from nvdp.training.run_folder import CHECKPOINTS, load_run
 
 SMALL = {
-    "width": 8,
-    "layers": 2,
-    "representation": 8,
-    "encoder_layers": 2,
-    "rate_width": 8,
-    "rate_layers": 2,
-    "latent": 4,
-    "attention_width": 8,
-    "attention_blocks": 2,
-    "attention_heads": 2,
-    "grid_cells": 11,
-    "conv_channels": 4,
-    "conv_blocks": 1,
-    "conv_kernel": 3,
+    "decoder.width": 8,
+    "decoder.layers": 2,
+    "encoder.size": 8,
+    "encoder.layers": 2,
+    "rates.width": 8,
+    "rates.layers": 2,
+    "decoder.latent": 4,
+    "attention.width": 8,
+    "attention.blocks": 2,
+    "attention.heads": 2,
+    "convolution.cells": 11,
+    "convolution.channels": 4,
+    "convolution.blocks": 1,
+    "convolution.kernel": 3,
 }
 TINY = RunConfig(
-    model=ModelConfig("nvdp", task_norm=True, **SMALL),  # type: ignore[arg-type]
+    model=ModelConfig("nvdp").updated({"encoder.task_norm": True, **SMALL}),  # type: ignore[arg-type]
     kl=KLScale("elbo", 0.1),
     steps=60,
     tasks_per_step=4,

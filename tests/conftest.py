@@ -20,26 +20,26 @@ def generator():
 
 @pytest.fixture
 def small_config():
-    """A function (name, **changes) -> ModelConfig of a model that is quick to run."""
+    """A function (name, changes, x_dim, y_dim) -> ModelConfig of a model that is quick to run."""
 
-    def make(name="nvdp", **changes):
+    def make(name="nvdp", changes=(), x_dim=1, y_dim=1):
         small = {
-            "width": 8,
-            "layers": 2,
-            "representation": 8,
-            "encoder_layers": 2,
-            "rate_width": 8,
-            "rate_layers": 2,
-            "latent": 4,
-            "attention_width": 8,
-            "attention_blocks": 2,
-            "attention_heads": 2,
-            "grid_cells": 11,
-            "conv_channels": 4,
-            "conv_blocks": 1,
-            "conv_kernel": 3,
+            "decoder.width": 8,
+            "decoder.layers": 2,
+            "encoder.size": 8,
+            "encoder.layers": 2,
+            "rates.width": 8,
+            "rates.layers": 2,
+            "decoder.latent": 4,
+            "attention.width": 8,
+            "attention.blocks": 2,
+            "attention.heads": 2,
+            "convolution.cells": 11,
+            "convolution.channels": 4,
+            "convolution.blocks": 1,
+            "convolution.kernel": 3,
         }
-        return ModelConfig(name, **(small | changes))
+        return ModelConfig(name, x_dim, y_dim).updated(small | dict(changes))
 
     return make
 

@@ -73,7 +73,7 @@ def test_the_moments_are_those_of_the_prediction(small_config):
     ours = NVDPModel(meta, x, y, samples=4_096).posterior(at)
     sampled = meta.adapt(x, y).predict(at, 4_096, 1)
     torch.testing.assert_close(ours.mean, sampled.mean.double(), atol=0.05, rtol=0)
-    beyond_floor = sampled.std.double().square() - meta.config.min_std**2
+    beyond_floor = sampled.std.double().square() - meta.config.likelihood.min_std**2
     torch.testing.assert_close(ours.variance, beyond_floor, rtol=0.08, atol=0)
     alone = NVDPModel(meta, x, y, samples=4_096, lean=False).posterior(at)
     torch.testing.assert_close(alone.variance, sampled.spread.double().square(), rtol=0.15, atol=0)

@@ -6,7 +6,7 @@ from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.base import query_points
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.dropout import LocalNoise
 from nvdp.objectives import (
@@ -50,7 +50,11 @@ def episodes(generator):
 
 
 def classifier(name):
-    return build_model(FewShotConfig(name, 3, "none", features=4, width=8, meta_width=8)).double()
+    return build_model(
+        ClassifierConfig(name, 3).updated(
+            {"extractor.name": "none", "extractor.features": 4, "decoder.width": 8, "meta.width": 8}
+        )
+    ).double()
 
 
 def normals(layer, rates):

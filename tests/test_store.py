@@ -20,7 +20,7 @@ from nvdp.store import TaskStore, store_stats
 
 @pytest.fixture
 def model(small_config):
-    return build_model(small_config("nvdp", count_feature=True)).eval().requires_grad_(False)
+    return build_model(small_config("nvdp")).eval().requires_grad_(False)
 
 
 @pytest.fixture
@@ -109,7 +109,9 @@ BATCHES = LOOP.replace(
 
 
 def small_nvdp():
-    return build_model(ModelConfig("nvdp", width=8, layers=1, representation=8, encoder_layers=1)).eval()
+    return build_model(
+        ModelConfig("nvdp").updated({"decoder.width": 8, "decoder.layers": 1, "encoder.size": 8, "encoder.layers": 1})
+    ).eval()
 
 
 @pytest.mark.parametrize("acknowledged", [1, 137])

@@ -57,7 +57,7 @@ def test_naive_version_computes_the_same_bound_and_gradient_from_the_same_parame
 
 def test_naive_version_refuses_what_it_was_not_written_for():
     with pytest.raises(InputError, match="residual"):
-        naive_model(ModelConfig("nvdp", residual=True))
+        naive_model(ModelConfig("nvdp").updated({"encoder.residual": True, "rates.residual": True}))
 
 
 def test_floor_of_a_small_nvdp_is_what_a_hand_counts():

@@ -191,7 +191,7 @@ def test_the_real_faces_are_in_colour_and_upright():
 
 @real
 def test_a_short_training_on_digits_beats_no_training(tmp_path, small_config):
-    small = small_config("cnp", x_dim=2, width=32, representation=32)
+    small = small_config("cnp", x_dim=2, changes={"decoder.width": 32, "encoder.size": 32})
     base = preset_config("mnist", "cnp", "quick", steps=200)
     config = RunConfig(task="mnist", model=small, steps=200, learning_rate=3e-3, objective=base.objective)
     train(config, tmp_path / "run", machine=Machine(device="cpu", threads=1))

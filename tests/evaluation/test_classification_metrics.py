@@ -5,7 +5,7 @@ import torch
 
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import CalibrationBins, ClassificationScores, evaluate_classification
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet, TaskBatch
@@ -54,7 +54,7 @@ def tasks(generator):
 
 
 def test_an_evaluation_says_what_was_scored_and_leaves_the_model_as_it_was(tasks):
-    model = build_model(FewShotConfig("nvdp", width=16, meta_width=16))
+    model = build_model(ClassifierConfig("nvdp").updated({"decoder.width": 16, "meta.width": 16}))
     result = evaluate_classification(model, [tasks, tasks.first(2)], samples=3)
     assert (result["tasks"], result["way"], result["shot"], result["samples"]) == (6, 5, 1, 3)
     assert (result["statistics"], result["transductive"]) == ("running", False)
@@ -69,7 +69,7 @@ def test_an_evaluation_says_what_was_scored_and_leaves_the_model_as_it_was(tasks
 
 
 def test_the_same_seed_gives_the_same_evaluation(tasks):
-    model = build_model(FewShotConfig("versa"))
+    model = build_model(ClassifierConfig("versa"))
     first, again, other = (evaluate_classification(model, [tasks], samples=2, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["nll"] != other["nll"]
@@ -77,4 +77,4 @@ def test_the_same_seed_gives_the_same_evaluation(tasks):
 
 def test_no_tasks_are_refused():
     with pytest.raises(InputError, match="at least 1 task"):
-        evaluate_classification(build_model(FewShotConfig("protonet")), [])
+        evaluate_classification(build_model(ClassifierConfig("protonet")), [])

@@ -20,8 +20,15 @@ def data(tmp_path_factory):
     for run in figure3.plan("quick"):
         if run.config.model.name not in ("nvdp", "cnp"):
             continue
-        small = {"width": 8, "layers": 2, "representation": 8, "encoder_layers": 2, "rate_width": 8, "rate_layers": 2}
-        config = replace(run.config, model=replace(run.config.model, **small))
+        small = {
+            "decoder.width": 8,
+            "decoder.layers": 2,
+            "encoder.size": 8,
+            "encoder.layers": 2,
+            "rates.width": 8,
+            "rates.layers": 2,
+        }
+        config = replace(run.config, model=run.config.model.updated(small))
         folders[run.name] = PlannedRun(run.name, config, 1).folder(tmp_path_factory.mktemp("runs"))
         start_run(folders[run.name], config, resume=False)
         save_model(folders[run.name], build_model(config.model), 1)

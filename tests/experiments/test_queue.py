@@ -18,7 +18,16 @@ from nvdp.training.presets import preset_config
 
 def tiny(model="cnp", **changes):
     config = preset_config("gp", model, "quick", steps=2)
-    small = replace(config.model, width=8, layers=1, representation=8, encoder_layers=1, rate_width=8, latent=4)
+    small = config.model.updated(
+        {
+            "decoder.width": 8,
+            "decoder.layers": 1,
+            "encoder.size": 8,
+            "encoder.layers": 1,
+            "rates.width": 8,
+            "decoder.latent": 4,
+        }
+    )
     return replace(config, model=small, **changes)
 
 
@@ -111,9 +120,13 @@ def test_a_queue_can_be_told_which_runs_to_do(tmp_path):
 
 
 def test_a_run_keeps_its_folder_when_settings_are_added_and_none_of_two_runs_share_one(tmp_path):
-    config = RunConfig(model=ModelConfig("cnp", width=8), steps=20)
+    config = RunConfig(model=ModelConfig("cnp").updated({"decoder.width": 8}), steps=20)
     # A name that must not change: runs of users are found by it.
     assert PlannedRun("any", config, 1).folder(tmp_path).name == "gp-cnp-4f2a14b073"
-    assert config.choices() == {"model": {"name": "cnp", "width": 8}, "steps": 20}
-    others = [replace(config, steps=21), replace(config, model=ModelConfig("cnp", width=9)), replace(config, seed=1)]
+    assert config.choices() == {"model": {"name": "cnp", "decoder": {"width": 8}}, "steps": 20}
+    others = [
+        replace(config, steps=21),
+        replace(config, model=ModelConfig("cnp").updated({"decoder.width": 9})),
+        replace(config, seed=1),
+    ]
     assert len({PlannedRun("any", other, 1).folder(tmp_path) for other in (config, *others)}) == 4

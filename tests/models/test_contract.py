@@ -13,16 +13,19 @@ from nvdp.posteriors.latent import PointPosterior
 from nvdp.tasks import PointSet, Task, TaskBatch
 
 NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
-VARIANTS = [(name, {"variance": variance}) for name in NAMES for variance in ("learned", "fixed")]
+VARIANTS = [(name, {"likelihood.variance": variance}) for name in NAMES for variance in ("learned", "fixed")]
 VARIANTS += [
-    ("nvdp", {"decoder_sees": "x,r"}),
-    ("nvdp", {"residual": True, "count_feature": True}),
-    ("nvdp", {"rate_bounds": "clip"}),
-    ("np+cnp", {"residual": True, "count_feature": True}),
-    ("cnp", {"residual": True, "count_feature": True}),
-    ("nvdp", {"x_waves": 3, "residual": True, "aggregation": "bayesian"}),
-    ("cnp", {"x_waves": 2}),
-    ("nvdp-attentive", {"x_waves": 2}),
+    ("nvdp", {"decoder.sees": "x,r"}),
+    ("nvdp", {"encoder.residual": True, "rates.residual": True}),
+    ("nvdp", {"rates.bounds": "clip"}),
+    ("np+cnp", {"encoder.residual": True, "rates.residual": True}),
+    ("cnp", {"encoder.residual": True, "rates.residual": True}),
+    (
+        "nvdp",
+        {"inputs.fourier": 3, "encoder.residual": True, "rates.residual": True, "encoder.aggregation": "bayesian"},
+    ),
+    ("cnp", {"inputs.fourier": 2}),
+    ("nvdp-attentive", {"inputs.fourier": 2}),
 ]
 FLOAT32 = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -30,7 +33,7 @@ FLOAT32 = {"atol": 1e-5, "rtol": 1e-5}
 @pytest.fixture(params=VARIANTS, ids=lambda v: "-".join([v[0], *map(str, v[1].values())]))
 def model(request, small_config):
     name, changes = request.param
-    return build_model(small_config(name, x_dim=2, y_dim=3, **changes)).requires_grad_(False)
+    return build_model(small_config(name, x_dim=2, y_dim=3, changes=changes)).requires_grad_(False)
 
 
 @pytest.fixture
@@ -218,10 +221,10 @@ def test_wrong_widths_are_refused_with_both_numbers(model, task):
 
 def test_fixed_variance_is_one_and_a_learned_one_has_a_floor(model, task):
     stds = adapted(model, task).predict(task.x_target, 5).stds
-    if model.config.variance == "fixed":
+    if model.config.likelihood.variance == "fixed":
         assert torch.equal(stds, torch.ones_like(stds))
     else:
-        assert (stds > model.config.min_std).all()
+        assert (stds > model.config.likelihood.min_std).all()
         assert stds.std() > 0
 
 
@@ -251,12 +254,12 @@ def test_an_unknown_model_is_told_with_its_nearest():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"width": 0}, "'width' is 0"),
-        ({"rate_width": 0}, "'rate_width' is 0"),
-        ({"rate_layers": 0}, "'rate_layers' is 0"),
-        ({"decoder_sees": "r"}, "'decoder_sees' is 'r'"),
+        ({"decoder.width": 0}, "'decoder.width' is 0"),
+        ({"rates.width": 0}, "'rates.width' is 0"),
+        ({"rates.layers": 0}, "'rates.layers' is 0"),
+        ({"decoder.sees": "r"}, "'decoder.sees' is 'r'"),
     ],
 )
 def test_impossible_architectures_are_refused_by_name(changes, words):
     with pytest.raises(InputError, match=words):
-        ModelConfig(**changes)
+        ModelConfig().updated(changes)

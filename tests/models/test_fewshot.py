@@ -9,7 +9,7 @@ from torch.distributions import kl_divergence
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import evaluate_classification
 from nvdp.models.base import class_means, one_hot, query_points
-from nvdp.models.config import GRADIENT_MODELS, FewShotConfig
+from nvdp.models.config import GRADIENT_MODELS, ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.fused import AUTOGRAD
 from nvdp.objectives import OBJECTIVES, KLScale
@@ -17,14 +17,14 @@ from nvdp.tasks import PointSet, TaskBatch
 
 NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
 SET_BASED = [name for name in NAMES if name not in GRADIENT_MODELS]
-SMALL = {"width": 16, "meta_width": 16}
+SMALL = {"decoder.width": 16, "meta.width": 16}
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 WAY, SHOT, QUERIES = 4, 2, 3
 
 
 def small(name, extractor="none", **changes):
-    features = {"features": 8} if extractor == "none" else {}
-    return build_model(FewShotConfig(name, WAY, extractor, **(SMALL | features | changes)))
+    features = {"extractor.features": 8} if extractor == "none" else {}
+    return build_model(ClassifierConfig(name, WAY).updated({"extractor.name": extractor} | SMALL | features | changes))
 
 
 def blobs(generator, tasks, way=WAY, shot=SHOT, queries=QUERIES, noise=0.3):
@@ -40,11 +40,11 @@ def tasks(generator):
     return blobs(generator, 3)
 
 
-ACTIVATIONS = {"rate_sees": "contrast", "rate_path": "activations"}
+ACTIVATIONS = {"rates.sees": "contrast", "rates.path": "activations"}
 VARIANTS = {
-    "nvdp, contrast": {"rate_sees": "contrast", "decoder_sees": "x,r"},
+    "nvdp, contrast": {"rates.sees": "contrast", "decoder.sees": "x,r"},
     "nvdp, activations": ACTIVATIONS,
-    "nvdp, activations and r": {"rate_path": "activations", "decoder_sees": "x,r"},
+    "nvdp, activations and r": {"rates.path": "activations", "decoder.sees": "x,r"},
 }
 
 
@@ -178,7 +178,7 @@ def test_hand_derived_gradients_are_those_of_autograd_for_rates_of_classes(chang
 
 
 def test_noise_of_single_points_predicts_what_sampled_weights_predict(tasks, monkeypatch):
-    posterior = small("nvdp", rate_floor=0.2).eval().requires_grad_(False).double().adapt(tasks.context)
+    posterior = small("nvdp", **{"rates.floor": 0.2}).eval().requires_grad_(False).double().adapt(tasks.context)
     x = posterior.embed(tasks.x.double())[:, :4]
     noise = torch.Generator().manual_seed(1)
     monkeypatch.setattr("nvdp.posteriors.classes.NUMBERS_AT_ONCE", 2**13)  # two groups of tasks
@@ -193,8 +193,8 @@ def test_noise_of_single_points_predicts_what_sampled_weights_predict(tasks, mon
 def test_contrast_makes_the_classes_of_a_task_differ_more_from_the_start(tasks):
     far_away = replace(tasks, x=tasks.x + 20)  # what all classes share says nothing about any of them
     spreads = []
-    for changes in ({}, {"rate_sees": "contrast"}):
-        model = small("nvdp", normalise=False, **changes)
+    for changes in ({}, {"rates.sees": "contrast"}):
+        model = small("nvdp", **{"extractor.normalise": False}, **changes)
         spreads.append(model.adapt(far_away.context).rates[0].rows.unflatten(0, (-1, WAY)).std(1).mean())
     assert spreads[1] > 3 * spreads[0]
 
@@ -233,8 +233,8 @@ def test_padded_images_never_reach_batch_norm(generator):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_learns_to_tell_blobs_apart(name):
     generator = torch.Generator().manual_seed(0)
-    rates = {"inner_steps": 3, "inner_rate": 0.3}
-    model = small(name, normalise=False, width=64, meta_width=32, **rates).train()
+    rates = {"gradient.steps": 3, "gradient.rate": 0.3}
+    model = small(name, **{"extractor.normalise": False, "decoder.width": 64, "meta.width": 32}, **rates).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     objective = OBJECTIVES[MODELS[name].classifier.objective]
     for _ in range(60):
@@ -275,25 +275,25 @@ def test_wrong_inputs_are_refused_with_their_numbers(model, tasks):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"way": 1}, "'way' is 1"),
-        ({"width": 0}, "'width' is 0"),
-        ({"extractor": "conv6"}, "'conv6'; expected conv4, conv5 or none"),
-        ({"extractor": "conv5"}, "'features' is 256; conv5 gives 0 for images of 28×28"),
-        ({"decoder_sees": "r"}, "'decoder_sees' is 'r'"),
-        ({"inner_rate": 0}, "'inner_rate' is 0"),
-        ({"rate_sees": "all"}, "'rate_sees' is 'all'"),
-        ({"rate_path": "r"}, "'rate_path' is 'r'; expected 'network' or 'activations'"),
-        ({"statistics": "support"}, "'support'; expected running or batch"),
-        ({"name": "maml", "statistics": "running"}, "'running'; expected support or batch"),
+        ({"num_classes": 1}, "'num_classes' is 1"),
+        ({"decoder.width": 0}, "'decoder.width' is 0"),
+        ({"extractor.name": "conv6"}, "'conv6'; expected 'conv4' or 'conv5' or 'none'"),
+        ({"extractor.name": "conv5"}, "'extractor.features' is 256; conv5 gives 0 for images of 28×28"),
+        ({"decoder.sees": "r"}, "'decoder.sees' is 'r'"),
+        ({"gradient.rate": 0}, "'gradient.rate' is 0"),
+        ({"rates.sees": "all"}, "'rates.sees' is 'all'"),
+        ({"rates.path": "r"}, "'rates.path' is 'r'; expected 'network' or 'activations'"),
+        ({"extractor.statistics": "support"}, "'support'; expected running or batch"),
+        ({"name": "maml", "extractor.statistics": "running"}, "'running'; expected support or batch"),
     ],
 )
 def test_impossible_architectures_are_refused_by_name(changes, words):
     with pytest.raises(InputError, match=words):
-        FewShotConfig(**changes)
+        ClassifierConfig().updated(changes)
 
 
 def test_a_model_for_one_kind_of_task_is_refused_for_the_other():
     with pytest.raises(InputError, match="np is not for classification; there are nvdp, cnp, versa"):
-        build_model(FewShotConfig("np"))
+        build_model(ClassifierConfig("np"))
     assert MODELS["nvdp"].tasks == MODELS["cnp"].tasks == ("regression", "classification")
     assert MODELS["versa"].tasks == ("classification",)

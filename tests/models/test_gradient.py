@@ -3,13 +3,20 @@
 import pytest
 import torch
 
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale, query_likelihood_bound
 from nvdp.tasks import PointSet, TaskBatch
 
-TINY = {"way": 2, "extractor": "none", "features": 3, "width": 4, "normalise": False, "inner_rate": 0.3}
+TINY = {
+    "num_classes": 2,
+    "extractor.name": "none",
+    "extractor.features": 3,
+    "decoder.width": 4,
+    "extractor.normalise": False,
+    "gradient.rate": 0.3,
+}
 
 
 @pytest.fixture
@@ -34,7 +41,9 @@ class Parabola(GradientModel):
 def test_a_hand_computed_inner_loop(steps, tasks):
     # φ = (1 − αa)ᵏ w. For an outer loss ½ Σ φ² the gradient is Σ (1 − αa)²ᵏ w; with first order Σ (1 − αa)ᵏ w.
     for second_order in (True, False):
-        model = Parabola(FewShotConfig("maml", inner_steps=steps, second_order=second_order, **TINY)).double()
+        model = Parabola(
+            ClassifierConfig("maml").updated({"gradient.steps": steps, "gradient.second_order": second_order, **TINY})
+        ).double()
         start = model.network.initial["last_bias"]
         start.data[0] = 1.5
         adapted = model.adapted_weights(tasks.context)["last_bias"][:, 0]
@@ -51,7 +60,7 @@ def outer(model, tasks):
 
 @pytest.mark.parametrize("name", ["maml", "meta-sgd", "meta-dropout"])
 def test_second_order_gradients_are_those_of_finite_differences(name, tasks):
-    model = build_model(FewShotConfig(name, inner_steps=2, **TINY)).double()
+    model = build_model(ClassifierConfig(name).updated({"gradient.steps": 2, **TINY})).double()
     outer(model, tasks).backward()
     for key, parameter in model.named_parameters():
         place = (0,) * parameter.dim()
@@ -65,7 +74,9 @@ def test_second_order_gradients_are_those_of_finite_differences(name, tasks):
 
 def test_first_order_is_the_same_steps_with_their_gradients_held_constant(tasks):
     models = [
-        build_model(FewShotConfig("maml", inner_steps=2, second_order=order, **TINY)).double()
+        build_model(
+            ClassifierConfig("maml").updated({"gradient.steps": 2, "gradient.second_order": order, **TINY})
+        ).double()
         for order in (True, False)
     ]
     second, first = models
@@ -88,14 +99,16 @@ def test_first_order_is_the_same_steps_with_their_gradients_held_constant(tasks)
 def test_second_order_differs_from_first(tasks):
     gradients = []
     for order in (True, False):
-        model = build_model(FewShotConfig("maml", inner_steps=2, second_order=order, **TINY)).double()
+        model = build_model(
+            ClassifierConfig("maml").updated({"gradient.steps": 2, "gradient.second_order": order, **TINY})
+        ).double()
         outer(model, tasks).backward()
         gradients.append(model.network.initial["hidden_weight"].grad)
     assert (gradients[0] - gradients[1]).abs().max() > 1e-4
 
 
 def test_an_inner_step_lowers_the_loss_of_the_support(tasks):
-    model = build_model(FewShotConfig("maml", inner_steps=1, **TINY)).double()
+    model = build_model(ClassifierConfig("maml").updated({"gradient.steps": 1, **TINY})).double()
     start = {name: weight.expand(2, *weight.shape) for name, weight in model.network.initial.items()}
     adapted = model.adapted_weights(tasks.context)
     before, after = (model.support_loss(weights, tasks.context, None) for weights in (start, adapted))
@@ -103,7 +116,7 @@ def test_an_inner_step_lowers_the_loss_of_the_support(tasks):
 
 
 def test_adapting_without_gradients_gives_the_same_weights_and_keeps_no_graph(tasks):
-    model = build_model(FewShotConfig("meta-sgd", inner_steps=2, **TINY)).double()
+    model = build_model(ClassifierConfig("meta-sgd").updated({"gradient.steps": 2, **TINY})).double()
     with_graph = model.adapted_weights(tasks.context)
     with torch.no_grad():
         without = model.adapted_weights(tasks.context)
@@ -113,14 +126,14 @@ def test_adapting_without_gradients_gives_the_same_weights_and_keeps_no_graph(ta
 
 
 def test_meta_sgd_with_equal_rates_is_maml_and_its_rates_are_learned(tasks):
-    maml, sgd = (build_model(FewShotConfig(name, **TINY)).double() for name in ("maml", "meta-sgd"))
+    maml, sgd = (build_model(ClassifierConfig(name).updated(TINY)).double() for name in ("maml", "meta-sgd"))
     torch.testing.assert_close(outer(maml, tasks), outer(sgd, tasks))
     outer(sgd, tasks).backward()
     assert sum(rate.grad.abs().sum() for rate in sgd.rates.values()) > 0
 
 
 def test_meta_dropout_draws_noise_for_its_steps_and_none_for_its_predictions(tasks):
-    model = build_model(FewShotConfig("meta-dropout", **TINY)).double().requires_grad_(False)
+    model = build_model(ClassifierConfig("meta-dropout").updated(TINY)).double().requires_grad_(False)
     drawn = [model.posterior(tasks.context, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     same, again, other = (posterior.mean_outputs(tasks.x) for posterior in drawn)
     assert torch.equal(same, again)
@@ -129,7 +142,7 @@ def test_meta_dropout_draws_noise_for_its_steps_and_none_for_its_predictions(tas
 
 
 def test_each_task_of_a_batch_of_images_adapts_by_itself(generator):
-    model = build_model(FewShotConfig("maml", way=2)).eval().requires_grad_(False)
+    model = build_model(ClassifierConfig("maml", num_classes=2)).eval().requires_grad_(False)
     x, y = torch.rand(2, 4, 784, generator=generator), torch.eye(2).repeat(2, 1).expand(2, -1, -1)
     for statistics in ("support", "batch"):
         model.statistics = statistics

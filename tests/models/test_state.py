@@ -15,20 +15,19 @@ from nvdp.tasks import PointSet
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
 FINGERPRINT_OF_ONES = "54508223600455c0"
 VARIANTS = [(name, {}) for name in NAMES]
-VARIANTS += [("nvdp", {"task_norm": True}), ("nvdp", {"decoder_sees": "x,r", "count_feature": True})]
+VARIANTS += [("nvdp", {"encoder.task_norm": True}), ("nvdp", {"decoder.sees": "x,r"})]
 VARIANTS += [
-    ("np+cnp", {"count_feature": True}),
-    ("nvdp", {"rate_norm": True}),
-    ("cnp", {"x_centre": 0.5, "y_scale": 2.0}),
-    ("nvdp", {"x_waves": 3, "aggregation": "bayesian", "task_norm": True}),
-    ("np+cnp", {"aggregation": "bayesian", "count_feature": True}),
+    ("nvdp", {"rates.norm": True}),
+    ("cnp", {"inputs.x_centre": 0.5, "inputs.y_scale": 2.0}),
+    ("nvdp", {"inputs.fourier": 3, "encoder.aggregation": "bayesian", "encoder.task_norm": True}),
+    ("np+cnp", {"encoder.aggregation": "bayesian"}),
 ]
 
 
 @pytest.fixture(params=VARIANTS, ids=lambda v: "-".join([v[0], *map(str, v[1])]))
 def model(request, small_config):
     name, changes = request.param
-    return build_model(small_config(name, x_dim=2, y_dim=3, **changes)).eval().requires_grad_(False)
+    return build_model(small_config(name, x_dim=2, y_dim=3, changes=changes)).eval().requires_grad_(False)
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_arrays_written_over_after_adapting_are_not_remembered(nvdp_model):
 
 
 def test_a_model_in_training_adapts_and_says_why_it_does_not_remember(small_config):
-    posterior = build_model(small_config("nvdp", task_norm=True)).adapt([0.0], [1.0])
+    posterior = build_model(small_config("nvdp", {"encoder.task_norm": True})).adapt([0.0], [1.0])
     with pytest.raises(InputError, match=r"model\.eval"):
         posterior.update([1.0], [0.0])
 
@@ -92,7 +91,7 @@ def test_a_model_whose_targets_read_the_points_keeps_no_state(small_config):
 
 
 def test_a_model_whose_points_attend_to_each_other_keeps_no_state(small_config):
-    model = build_model(small_config("nvdp", aggregation="attention")).eval()
+    model = build_model(small_config("nvdp", {"encoder.aggregation": "attention"})).eval()
     with pytest.raises(InputError, match="needs the points themselves"):
         TaskState.of(model, [0.0], [1.0])
 
@@ -108,7 +107,7 @@ def test_states_from_before_there_were_waves_stay_valid(small_config):
 
 
 def test_points_that_were_never_seen_are_not_forgotten_where_it_can_be_told(small_config, generator):
-    model = build_model(small_config("nvdp", aggregation="bayesian")).eval().requires_grad_(False)
+    model = build_model(small_config("nvdp", {"encoder.aggregation": "bayesian"})).eval().requires_grad_(False)
     x, y = (5 * values for values in torch.randn(2, 200, generator=generator))
     sure = model.encoder.encode(PointSet.of(x, y))[0, :, 8]  # how sure each point is of the first feature
     least, surest = sure.argsort()[:2], int(sure.argmax())
@@ -194,13 +193,13 @@ def test_what_cannot_be_is_told_in_one_line(nvdp_model, small_config):
     forgetful.memory = None
     with pytest.raises(InputError, match="no memory"):
         forgetful.update([0.0], [1.0])
-    training = build_model(dataclasses.replace(small_config("nvdp"), task_norm=True))
+    training = build_model(small_config("nvdp", {"encoder.task_norm": True}))
     with pytest.raises(InputError, match=r"model\.eval"):
         TaskState.of(training, [0.0], [1.0])
 
 
 def test_a_state_without_points_is_the_prior_of_a_normalised_model(small_config):
-    model = build_model(small_config("nvdp", task_norm=True))
+    model = build_model(small_config("nvdp", {"encoder.task_norm": True}))
     model.adapt_both(GPTasks().training_batch(0, 0, 8))  # the running averages move away from 0
     model.eval()
     x, y = torch.zeros(0, 1), torch.zeros(0, 1)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from nvdp.evaluation.metrics import evaluate_classification
 from nvdp.models.base import class_means
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.class_rates import GAINS, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
@@ -15,8 +15,14 @@ from nvdp.tasks import TaskBatch
 from nvdp.training.pretrain import nearest_mean_hits
 
 WAY, FEATURES = 5, 32
-SIZES = {"way": WAY, "extractor": "none", "features": FEATURES, "width": 128, "meta_width": 32}
-ACTIVATIONS = {"rate_sees": "contrast", "rate_path": "activations"}
+SIZES = {
+    "num_classes": WAY,
+    "extractor.name": "none",
+    "extractor.features": FEATURES,
+    "decoder.width": 128,
+    "meta.width": 32,
+}
+ACTIVATIONS = {"rates.sees": "contrast", "rates.path": "activations"}
 
 
 def rectified_blobs(seed, tasks, shot=1, queries=5, noise=0.7):
@@ -36,7 +42,7 @@ def accuracy(model):
 
 
 def trained(name, steps=40, **changes):
-    model = build_model(FewShotConfig(name, **SIZES, **changes)).train()
+    model = build_model(ClassifierConfig(name).updated({**SIZES, **changes})).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
         optimizer.zero_grad()
@@ -62,7 +68,7 @@ def test_paired_first_weights_keep_products_of_inputs_for_any_width():
 
 
 def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
-    model = build_model(FewShotConfig("nvdp", **SIZES, **ACTIVATIONS)).requires_grad_(False).double()
+    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **ACTIVATIONS})).requires_grad_(False).double()
     first_gain, last_gain = model.rates.row_gains
     first_gain.zero_()
     last_gain.fill_(1e-3)
@@ -80,7 +86,7 @@ def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
 
 
 def test_an_input_that_a_class_excites_has_a_smaller_rate():
-    model = build_model(FewShotConfig("nvdp", **SIZES, **ACTIVATIONS)).requires_grad_(False)
+    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **ACTIVATIONS})).requires_grad_(False)
     assert model.rates.row_gains[0].unique().tolist() == [GAINS[0]]
     support = HELD_OUT.context
     means = class_means(model.embed(support.x), support)
@@ -92,9 +98,9 @@ def test_an_input_that_a_class_excites_has_a_smaller_rate():
 def test_before_training_it_classifies_as_well_as_the_nearest_mean_and_others_by_chance():
     nearest = nearest_mean_hits(HELD_OUT, HELD_OUT.x).mean().item()
     assert nearest > 0.8
-    assert accuracy(build_model(FewShotConfig("nvdp", **SIZES, **ACTIVATIONS))) > nearest - 0.03
+    assert accuracy(build_model(ClassifierConfig("nvdp").updated({**SIZES, **ACTIVATIONS}))) > nearest - 0.03
     for name in ("nvdp", "versa"):
-        assert accuracy(build_model(FewShotConfig(name, **SIZES))) < 0.5  # by chance 0.2
+        assert accuracy(build_model(ClassifierConfig(name).updated(SIZES))) < 0.5  # by chance 0.2
 
 
 @pytest.mark.parametrize("rival", ["versa", "cnp"])

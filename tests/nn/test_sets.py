@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -9,9 +7,8 @@ from nvdp.tasks import PointSet
 ENCODERS = [
     {},
     {"residual": True},
-    {"count_feature": True},
     {"paths": 2},
-    {"residual": True, "count_feature": True, "paths": 2},
+    {"residual": True, "paths": 2},
 ]
 
 
@@ -53,12 +50,3 @@ def test_one_encoding_serves_context_and_task(encoder, batch):
     both = encoder.aggregate(encoder.encode(batch.whole), batch.is_context, batch.mask)
     for r, points in zip(both, (batch.context, batch.whole), strict=True):
         torch.testing.assert_close(r, encoder(points))
-
-
-def test_the_count_feature_tells_a_point_from_the_same_point_twice():
-    counting, plain = (MeanSetEncoder(1, 1, 8, 2, "relu", count_feature=flag) for flag in (True, False))
-    once = PointSet.of([0.5], [1.0])
-    twice = PointSet.of([0.5, 0.5], [1.0, 1.0])
-    torch.testing.assert_close(plain(once), plain(twice))
-    difference = (counting(twice) - counting(once))[0, -1].item()
-    assert difference == pytest.approx((math.log(3) - math.log(2)) / 5, abs=1e-6)

@@ -8,12 +8,19 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.nn.task_norm import TaskNorm
 
-SMALL = {"width": 16, "layers": 2, "representation": 16, "encoder_layers": 2, "rate_width": 16, "rate_layers": 1}
+SMALL = {
+    "decoder.width": 16,
+    "decoder.layers": 2,
+    "encoder.size": 16,
+    "encoder.layers": 2,
+    "rates.width": 16,
+    "rates.layers": 1,
+}
 
 
 @pytest.fixture
 def model():
-    return build_model(ModelConfig("nvdp", task_norm=True, **SMALL))
+    return build_model(ModelConfig("nvdp").updated({"encoder.task_norm": True, **SMALL}))
 
 
 def test_the_first_training_batch_has_mean_zero_and_variance_one():
@@ -79,7 +86,7 @@ def test_evaluation_depends_on_the_own_context_alone(model):
 
 
 def test_rates_depend_more_on_the_context_than_without(model):
-    plain = build_model(ModelConfig("nvdp", **SMALL))
+    plain = build_model(ModelConfig("nvdp").updated(SMALL))
     tasks = GPTasks().training_batch(0, 0, 32)
 
     def differences(one):

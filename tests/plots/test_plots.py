@@ -30,7 +30,14 @@ from nvdp.plots.panels import exact_functions
 from nvdp.plots.style import DPI, FONT_SIZE, save_figure
 from nvdp.training.presets import TOY
 
-SMALL = {"width": 8, "layers": 2, "representation": 8, "encoder_layers": 2, "rate_width": 8, "latent": 8}
+SMALL = {
+    "decoder.width": 8,
+    "decoder.layers": 2,
+    "encoder.size": 8,
+    "encoder.layers": 2,
+    "rates.width": 8,
+    "decoder.latent": 8,
+}
 KINDS = ("sine", "cosine", "tanh")
 BLUE = "#0072B2"
 
@@ -56,14 +63,14 @@ def task():
 
 @pytest.fixture(scope="module")
 def toy():
-    return build_model(ModelConfig("nvdp", **TOY))
+    return build_model(ModelConfig("nvdp").updated(TOY))
 
 
 def function_panels(task, samples=3):
     for variance in ("fixed", "learned"):
         row = f"{variance} variance"
         for name in ("np", "np+cnp", "cnp", "nvdp"):
-            model = build_model(ModelConfig(name, variance=variance, **SMALL))
+            model = build_model(ModelConfig(name).updated({"likelihood.variance": variance, **SMALL}))
             yield gp_function_panel(model, name.upper(), row, task, samples)
         yield oracle_panel(task, row, samples=samples)
 
@@ -262,9 +269,9 @@ def test_bad_panels_are_refused():
     with pytest.raises(InputError, match="outside"):
         RatesPanel(simple_panel(), (np.array([[0.5, 1.5]]),))
     with pytest.raises(InputError, match="no dropout rates"):
-        rates_panel(build_model(ModelConfig("cnp", **SMALL)), "sine")
+        rates_panel(build_model(ModelConfig("cnp").updated(SMALL)), "sine")
     with pytest.raises(InputError, match="did you mean 'sine'"):
-        rates_panel(build_model(ModelConfig("nvdp", **TOY)), "sin")
+        rates_panel(build_model(ModelConfig("nvdp").updated(TOY)), "sin")
     with pytest.raises(InputError, match="one task; got 2"):
         oracle_panel(GPTasks().training_batch(0, 0, 2), "row")
     with pytest.raises(InputError, match="ascending"):

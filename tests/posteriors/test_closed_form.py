@@ -16,10 +16,16 @@ def close(ours, theirs, mean, std):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"decoder_sees": "x,r"}, {"y_dim": 2}, {"variance": "fixed"}, {"activation": "gelu", "min_std": 0.01}],
+    [
+        {},
+        {"decoder.sees": "x,r"},
+        {"y_dim": 2},
+        {"likelihood.variance": "fixed"},
+        {"decoder.activation": "gelu", "likelihood.min_std": 0.01},
+    ],
 )
 def test_a_dropout_posterior_is_predicted_as_by_thousands_of_functions(small_config, make_task, changes):
-    model = build_model(small_config("nvdp", width=32, **changes)).eval()
+    model = build_model(small_config("nvdp", {"decoder.width": 32, **changes})).eval()
     task = make_task(4, 6, y_dim=changes.get("y_dim", 1))
     posterior = model.adapt(task.x_context, task.y_context)
     ours, theirs = predict_points(posterior, task.x_target), posterior.predict(task.x_target, 5_000)

@@ -13,7 +13,7 @@ NAMES = ("nvdp-attentive", "nvdp-conv")
 
 @pytest.fixture(params=NAMES)
 def posterior(request, small_config, make_task):
-    model = build_model(small_config(request.param, activation="silu")).eval()
+    model = build_model(small_config(request.param, {"decoder.activation": "silu"})).eval()
     task = make_task(6, 0)
     with torch.no_grad():
         for rate_head in model.rates.heads:
@@ -51,7 +51,7 @@ def test_all_points_together_have_the_density_of_their_covariance(generator):
 
 
 def test_single_points_alone_are_the_marginals_that_are_predicted(small_config, make_task):
-    model = build_model(small_config("nvdp-attentive", joint_share=0.0, rate_floor=1e-6)).eval()
+    model = build_model(small_config("nvdp-attentive", {"likelihood.joint_share": 0.0, "rates.floor": 1e-6})).eval()
     with torch.no_grad():
         for head in model.rates.heads[:-1]:
             head.bias.fill_(-30.0)  # hidden layers without noise: nothing is sampled

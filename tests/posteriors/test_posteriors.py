@@ -46,7 +46,7 @@ def test_mean_rates_are_the_means_of_the_weight_rates(nvdp_pair):
 
 
 def test_latent_kl_is_the_kl_of_two_normals(small_config, ragged_batch):
-    model = build_model(small_config("np", latent=3)).double()
+    model = build_model(small_config("np", {"decoder.latent": 3})).double()
     q, prior = model.adapt_both(ragged_batch(dtype=torch.float64))
     torch.testing.assert_close(kl_divergence(q, prior), kl_divergence(q.latent, prior.latent).sum(-1))
     assert q.size == 3
@@ -159,7 +159,7 @@ def test_one_candidate_is_suggested_for_each_task_from_seed_0_unless_told_otherw
 
 @pytest.mark.parametrize("decoder_sees", ["x", "x,r"])
 def test_local_noise_gives_each_point_the_distribution_of_sampled_weights(small_config, make_task, decoder_sees):
-    model = build_model(small_config("nvdp", decoder_sees=decoder_sees)).double().requires_grad_(False)
+    model = build_model(small_config("nvdp", {"decoder.sees": decoder_sees})).double().requires_grad_(False)
     task, n = make_task(5, 0, dtype=torch.float64), 20_000
     q = model.adapt(task.x_context, task.y_context)
     points = torch.full((1, n, 1), 0.7, dtype=torch.float64)

@@ -36,7 +36,7 @@ def test_a_preset_trains_a_model_with_its_own_objective_and_variance(model):
     ("change", "words"),
     [
         ({"stepz": 3}, "unknown key 'stepz'; did you mean 'steps'"),
-        ({"model": {"widht": 3}}, "model: unknown key 'widht'; did you mean 'width'"),
+        ({"model": {"decodre": 3}}, "model: unknown key 'decodre'; did you mean 'decoder'"),
         ({"kl": {"wait": 3}}, "kl: unknown key 'wait'; did you mean 'weight'"),
         ({"steps": 0}, "'steps' is 0"),
         ({"tasks_per_step": -1}, "'tasks_per_step' is -1"),
@@ -50,8 +50,10 @@ def test_a_preset_trains_a_model_with_its_own_objective_and_variance(model):
         ({"objective": "elbow"}, "'elbow'"),
         ({"task": "gpp"}, "unknown task 'gpp'; did you mean 'gp'"),
         ({"model": {"name": "nvpd"}}, "'nvpd'; did you mean 'nvdp'"),
-        ({"model": {"variance": "free"}}, "'free'"),
-        ({"model": {"width": 0}}, "'width' is 0"),
+        ({"model": {"likelihood": {"variance": "free"}}}, "'free'"),
+        ({"model": {"decoder": {"widht": 3}}}, "model: decoder: unknown key 'widht'; did you mean 'width'"),
+        ({"model": {"decoder": 3}}, "setting 'decoder' is '3'; expected a group of settings"),
+        ({"model": {"decoder": {"width": 0}}}, "'decoder.width' is 0"),
         ({"kl": {"reduction": "mean"}}, "'mean'"),
         ({"kl": {"weight": -0.5}}, "-0.5"),
         ({"version": 99}, "version 99"),
@@ -87,5 +89,10 @@ def test_an_unknown_preset_is_told_with_its_nearest():
 
 def test_the_default_architecture_is_the_papers():
     config = ModelConfig()
-    assert (config.width, config.layers, config.representation, config.latent) == (128, 4, 128, 128)
-    assert (config.encoder_layers, config.min_std, config.rate_floor) == (6, 0.1, 0.01)
+    assert (config.decoder.width, config.decoder.layers, config.encoder.size, config.decoder.latent) == (
+        128,
+        4,
+        128,
+        128,
+    )
+    assert (config.encoder.layers, config.likelihood.min_std, config.rates.floor) == (6, 0.1, 0.01)

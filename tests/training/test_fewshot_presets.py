@@ -5,7 +5,7 @@ import pytest
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import CLASS_OBJECTIVES
 from nvdp.training.config import RunConfig
@@ -24,8 +24,8 @@ def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, sh
     again = RunConfig.load(path)
     assert again == config
     assert again.to_json() == config.to_json()
-    assert isinstance(again.model, FewShotConfig)
-    assert (config.model.way, config.episodes.way, config.episodes.shot, config.seed) == (way, way, shot, 3)
+    assert isinstance(again.model, ClassifierConfig)
+    assert (config.model.num_classes, config.episodes.way, config.episodes.shot, config.seed) == (way, way, shot, 3)
     assert config.objective == MODELS[model].classifier.objective
     assert config.objective in CLASS_OBJECTIVES
 
@@ -69,10 +69,10 @@ def test_a_bound_of_regression_is_refused_for_a_classifier():
 
 def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):
     values = json.loads(fewshot_config("miniimagenet", "cnp").to_json())
-    values["model"]["widht"] = 3
+    values["model"]["decodre"] = 3
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
-    with pytest.raises(InputError, match="model: unknown key 'widht'; did you mean 'width'"):
+    with pytest.raises(InputError, match="model: unknown key 'decodre'; did you mean 'decoder'"):
         RunConfig.load(path)
 
 

@@ -57,7 +57,7 @@ train(RunConfig.load(Path(sys.argv[3])), folder, machine=Machine(device="cpu", t
 def config(small_config):
     """60 steps whose log rows and checkpoints never fall together until the last."""
     return RunConfig(
-        model=small_config("nvdp", width=16),
+        model=small_config("nvdp", {"decoder.width": 16}),
         kl=KLScale("elbo", 0.1),
         steps=60,
         tasks_per_step=4,
@@ -349,7 +349,9 @@ def test_the_log_shows_the_learning_rate_that_was_used(tmp_path, short):
 
 
 def test_a_trained_model_beats_an_untrained_one(tmp_path, small_config):
-    config = RunConfig(model=small_config("cnp", width=16, representation=16), steps=300, learning_rate=3e-3)
+    config = RunConfig(
+        model=small_config("cnp", {"decoder.width": 16, "encoder.size": 16}), steps=300, learning_rate=3e-3
+    )
     run(config, tmp_path)
     tasks = [GPTasks().validation_chunk(1, 0)]
     untrained, trained = (

@@ -9,7 +9,6 @@ import torch
 from nvdp.errors import InputError
 from nvdp.experiments.plan import paper_architecture
 from nvdp.models.config import ModelConfig
-from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
 from nvdp.training.config import RunConfig
@@ -21,7 +20,7 @@ from nvdp.training.run_folder import load_run
 @pytest.fixture
 def config(small_config):
     return RunConfig(
-        model=small_config("nvdp", task_norm=True),
+        model=small_config("nvdp", {"encoder.task_norm": True}),
         kl=KLScale("elbo", 0.1),
         steps=8,
         tasks_per_step=4,
@@ -79,7 +78,13 @@ def test_an_unknown_optimizer_is_refused():
 
 def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
     mnist, cnp = (preset_config("mnist", name, "cpu").model for name in ("nvdp", "cnp"))
-    assert (mnist.x_centre, mnist.x_scale, mnist.task_norm, cnp.x_scale, cnp.task_norm) == (0.5, 4.0, True, 4.0, False)
+    assert (
+        mnist.inputs.x_centre,
+        mnist.inputs.x_scale,
+        mnist.encoder.task_norm,
+        cnp.inputs.x_scale,
+        cnp.encoder.task_norm,
+    ) == (0.5, 4.0, True, 4.0, False)
     printed = preset_config("celeba", "nvdp", "paper").model
     assert (printed.x_scale, printed.task_norm, printed.encoder_width, printed.representation) == (
         1.0,
@@ -92,24 +97,13 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
 def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_functions():
     for name in ("nvdp", "cnp", "np+cnp+vp"):
         shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "paper"))
-        assert (shipped.model.x_waves, shipped.model.aggregation, shipped.optimizer) == (8, "bayesian", "nadam")
+        assert (shipped.model.inputs.fourier, shipped.model.encoder.aggregation, shipped.optimizer) == (
+            8,
+            "bayesian",
+            "nadam",
+        )
         assert paper_architecture(shipped).model == printed.model
         assert (printed.model, printed.optimizer) == (ModelConfig(name), "adam")
     for task, name in (("gp", "nvdp-attentive"), ("mnist", "nvdp"), ("trig", "nvdp")):
         other = preset_config(task, name, "quick")
-        assert (other.model.x_waves, other.model.aggregation, other.optimizer) == (0, "mean", "adam")
-
-
-def test_pytorch_s_initialisation_is_smaller_where_he_s_was_used():
-    base = ModelConfig()
-    he, own = build_model(base), build_model(replace(base, initialisation="fan-in"))
-    ratio = he.encoder.features[0].linears[1].weight / own.encoder.features[0].linears[1].weight
-    torch.testing.assert_close(ratio, torch.full_like(ratio, 6**0.5))
-    assert torch.equal(he.network.layers[1].weight, own.network.layers[1].weight)
-
-
-def test_residual_networks_have_pytorch_s_initialisation_already():
-    base = ModelConfig(residual=True, aggregation="bayesian")
-    he, own = (dict(build_model(replace(base, initialisation=kind)).named_parameters()) for kind in ("he", "fan-in"))
-    changed = {name for name in he if not torch.equal(he[name], own[name])}
-    assert changed == {f"rates.heads.{index}.weight" for index in range(5)}
+        assert (other.model.inputs.fourier, other.model.encoder.aggregation, other.optimizer) == (0, "mean", "adam")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributions import kl_divergence
 
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet
 
@@ -41,7 +41,9 @@ class Case:
 
 @lru_cache(maxsize=64)
 def _model(name, way):
-    config = FewShotConfig(name, way, "none", features=FEATURES, width=8, meta_width=8)
+    config = ClassifierConfig(name, way).updated(
+        {"extractor.name": "none", "extractor.features": FEATURES, "decoder.width": 8, "meta.width": 8}
+    )
     return build_model(config).eval().requires_grad_(False)
 
 

@@ -54,7 +54,7 @@ class Case:
 
 @lru_cache(maxsize=64)
 def _model(name, x_dim, y_dim, variance, dtype):
-    config = ModelConfig(name, x_dim=x_dim, y_dim=y_dim, variance=variance, **SMALL)
+    config = ModelConfig(name, x_dim=x_dim, y_dim=y_dim).updated({"likelihood.variance": variance, **SMALL})
     return build_model(config).to(dtype).eval().requires_grad_(False)
 
 

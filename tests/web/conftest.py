@@ -18,7 +18,14 @@ from nvdp.training.presets import fewshot_config
 from nvdp.training.run_folder import save_model
 from nvdp.units import DataScale
 
-SMALL = {"width": 16, "layers": 2, "representation": 16, "encoder_layers": 2, "rate_width": 16, "rate_layers": 2}
+SMALL = {
+    "decoder.width": 16,
+    "decoder.layers": 2,
+    "encoder.size": 16,
+    "encoder.layers": 2,
+    "rates.width": 16,
+    "rates.layers": 2,
+}
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
 DESKTOP = {"width": 1280, "height": 960}
 
@@ -38,7 +45,7 @@ def save_run(folder, config):
 
 def save_fit(folder):
     """What `nvdp fit` leaves of a table with tree, day and size: days up to 720, sizes about 60."""
-    config = RunConfig(task="csv", model=ModelConfig("nvdp", **SMALL))
+    config = RunConfig(task="csv", model=ModelConfig("nvdp").updated(SMALL))
     day, size = np.linspace(0, 720, 9)[:, None], np.linspace(10, 110, 9)[:, None]
     start_fit(folder, config)
     fitted = FittedModel(config, untrained(config), DataScale.of([day], [size]), Columns("tree", ("day",), ("size",)))
@@ -49,8 +56,8 @@ def save_fit(folder):
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
-    cnp = RunConfig(model=ModelConfig("cnp", **SMALL), objective="likelihood")
-    digits = RunConfig(task="mnist", model=ModelConfig("nvdp", x_dim=2, **SMALL))
+    cnp = RunConfig(model=ModelConfig("cnp").updated(SMALL), objective="likelihood")
+    digits = RunConfig(task="mnist", model=ModelConfig("nvdp", x_dim=2).updated(SMALL))
     signs = [fewshot_config("omniglot-fewshot", model, "quick") for model in ("protonet", "nvdp")]
     return [
         save_run(root / "small-cnp", cnp),

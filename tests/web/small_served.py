@@ -2,7 +2,7 @@
 
 from nvdp.images.classify import PictureClassifier
 from nvdp.loading import FittedModel
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import build_model
 from nvdp.units import DataScale
 from nvdp.web.served_classifier import CHARACTERS, ServedClassifier
@@ -19,6 +19,6 @@ def regression(name, config, scale=None, columns=None, model=None):
 
 def classifier(name="signs", kind="nvdp", task=CHARACTERS, size=8, **changes):
     """A few-shot classifier of small pictures."""
-    shape = {"size": size, "features": 64, "width": 8, "meta_width": 8} | changes
-    model = build_model(FewShotConfig(kind, 5, "conv4", **shape)).eval()
+    shape = {"extractor.size": size, "extractor.features": 64, "decoder.width": 8, "meta.width": 8} | changes
+    model = build_model(ClassifierConfig(kind, 5).updated(shape)).eval()
     return ServedClassifier(name, task, PictureClassifier(model, size, model.config.channels))

@@ -39,14 +39,13 @@ class Case:
     @property
     def config(self) -> ModelConfig:
         """The model."""
-        return ModelConfig(
-            self.model,
-            self.x_dim,
-            self.y_dim,
-            width=self.width,
-            layers=self.layers,
-            representation=self.representation,
-            encoder_width=self.encoder_width,
+        return ModelConfig(self.model, self.x_dim, self.y_dim).updated(
+            {
+                "decoder.width": self.width,
+                "decoder.layers": self.layers,
+                "encoder.size": self.representation,
+                "encoder.width": self.encoder_width,
+            }
         )
 
     @property

@@ -13,7 +13,7 @@ import torch
 from nvdp.bench.timing import Timings, interleaved
 from nvdp.data.episodes import class_source
 from nvdp.models.base import FewShotModel
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.randomness import derived_generator
 from nvdp.training.presets import fewshot_config
@@ -93,5 +93,5 @@ def _row(shape: EpisodeShape, name: str, adapted: Timings, predicted: Timings) -
 
 def _model(shape: EpisodeShape, name: str) -> FewShotModel:
     config = fewshot_config(shape.task, name, "cpu", shape.way, shape.shot).model
-    assert isinstance(config, FewShotConfig)
+    assert isinstance(config, ClassifierConfig)
     return build_model(config).eval()

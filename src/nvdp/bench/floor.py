@@ -65,31 +65,31 @@ def training_products(case: Case) -> list[Product]:
     """Every product of one training step, as counted above."""
     config = case.config
     points, sets = case.tasks * case.points, 2 * case.tasks
-    r, width, outputs = config.representation, config.width, 2 * config.y_dim
+    r, width, outputs = config.encoder.size, config.decoder.width, 2 * config.y_dim
     encoded = case.tasks * case.context if config.name == "cnp" else points  # a CNP needs no code of the targets
-    hidden = config.encoder_width or r
+    hidden = config.encoder.width or r
     encoder = linear(encoded, config.x_dim + config.y_dim, hidden, input_gradient=False)
-    encoder += linear(encoded, hidden, hidden) * (config.encoder_layers - 2) + linear(encoded, hidden, r)
+    encoder += linear(encoded, hidden, hidden) * (config.encoder.layers - 2) + linear(encoded, hidden, r)
 
     if config.name == "nvdp":
-        inner = 2 * batched(case.tasks, case.points, width, width) * (config.layers - 1)
+        inner = 2 * batched(case.tasks, case.points, width, width) * (config.decoder.layers - 1)
         products = encoder + 2 * batched(case.tasks, case.points, config.x_dim, width, input_gradient=False)
         products += inner + 2 * batched(case.tasks, case.points, width, outputs)
-        copies = config.layers + 1
-        products += batched(copies, sets, r, config.rate_width)
-        products += batched(copies, sets, config.rate_width, config.rate_width) * (config.rate_layers - 1)
-        shapes = [(config.x_dim, width), *[(width, width)] * (config.layers - 1), (width, outputs)]
+        copies = config.decoder.layers + 1
+        products += batched(copies, sets, r, config.rates.width)
+        products += batched(copies, sets, config.rates.width, config.rates.width) * (config.rates.layers - 1)
+        shapes = [(config.x_dim, width), *[(width, width)] * (config.decoder.layers - 1), (width, outputs)]
         for k, d in shapes:
-            products += linear(sets, config.rate_width, k + d + 1)
+            products += linear(sets, config.rates.width, k + d + 1)
         return products
 
     latent, deterministic = config.name != "cnp", "cnp" in config.name
     products = encoder * (latent + deterministic)
     if latent:
-        products += linear(sets, r, r) + linear(sets, r, 2 * config.latent)
-    products += linear(case.tasks, r * deterministic + config.latent * latent, width)
+        products += linear(sets, r, r) + linear(sets, r, 2 * config.decoder.latent)
+    products += linear(case.tasks, r * deterministic + config.decoder.latent * latent, width)
     products += linear(points, config.x_dim, width, input_gradient=False)
-    return products + linear(points, width, width) * (config.layers - 1) + linear(points, width, outputs)
+    return products + linear(points, width, width) * (config.decoder.layers - 1) + linear(points, width, outputs)
 
 
 def floor_step(case: Case) -> Callable[[], None]:

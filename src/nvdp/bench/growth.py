@@ -50,7 +50,7 @@ def naive_bytes(case: Case) -> int:
     """
     grid = (case.layers - 1) * case.width**2 + case.width * (case.x_dim + 2 * case.y_dim)
     weights = 4 * grid  # gradient, moments, and a temporary of the optimiser
-    points = NAIVE_POINT_ARRAYS * case.points * (case.layers * case.width + case.config.encoder_layers * 128)
+    points = NAIVE_POINT_ARRAYS * case.points * (case.layers * case.width + case.config.encoder.layers * 128)
     return 4 * (case.tasks * (NAIVE_GRIDS * grid + points) + weights)
 
 

@@ -20,8 +20,16 @@ from nvdp.nn.rates import TEMPERATURE_START
 from nvdp.objectives import KLScale
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "leaky_relu": nn.LeakyReLU}
-NORMS = ("task_norm", "rate_norm")
-Rates = tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]
+PLAIN = (
+    "encoder.residual",
+    "encoder.task_norm",
+    "rates.residual",
+    "rates.norm",
+    "rates.bounds",
+    "decoder.sees",
+    "decoder.activation",
+    "likelihood.variance",
+)
 
 
 class NaiveNVDP(nn.Module):
@@ -31,15 +39,15 @@ class NaiveNVDP(nn.Module):
         super().__init__()
         check_plain(config)
         self.config = config
-        r, width = config.representation, config.width
+        r, width = config.encoder.size, config.decoder.width
         self.encoder = naive_encoder(config)
-        self.shapes = list(pairwise([config.x_dim, *[width] * config.layers, 2 * config.y_dim]))
+        self.shapes = list(pairwise([config.x_dim, *[width] * config.decoder.layers, 2 * config.y_dim]))
         self.weights = nn.ParameterList(nn.Parameter(torch.randn(k, d) / k**0.5) for k, d in self.shapes)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(d)) for _, d in self.shapes)
         self.rate_networks = nn.ModuleList(
             nn.Sequential(
-                *hidden_layers(r, config.rate_width, config.rate_layers, config.rate_activation),
-                nn.Linear(config.rate_width, k + d + 1),
+                *hidden_layers(r, config.rates.width, config.rates.layers, config.rates.activation),
+                nn.Linear(config.rates.width, k + d + 1),
             )
             for k, d in self.shapes
         )
@@ -48,7 +56,7 @@ class NaiveNVDP(nn.Module):
     def rates(self, x: Float[Tensor, "task point x"], y: Float[Tensor, "task point y"]) -> list[Rates]:
         """P of every layer's weights and biases, from the points of a set: eq. 3."""
         representation = self.encoder(torch.cat([x, y], dim=-1)).mean(1)
-        floor, grids = self.config.rate_floor, []
+        floor, grids = self.config.rates.floor, []
         for shape, network, temperature in zip(self.shapes, self.rate_networks, self.temperatures, strict=True):
             experts = torch.sigmoid(network(representation) / temperature.clamp(0.5, 5.0))
             rows, columns, layer = experts.split([*shape, 1], dim=-1)
@@ -77,7 +85,7 @@ class NaiveNVDP(nn.Module):
             noise = torch.randn(mean.shape, generator=generator)
             h = mean + (variance + 1e-10).sqrt() * noise
             kl = kl + gaussian_kl(p, p_hat).sum((1, 2)) + gaussian_kl(p_bias, p_hat_bias).sum(1)
-        return scaled_bound(log_likelihood(h, y, self.config.min_std), kl, y, scale, self._size())
+        return scaled_bound(log_likelihood(h, y, self.config.likelihood.min_std), kl, y, scale, self._size())
 
     def _size(self) -> int:
         return sum(k * d + d for k, d in self.shapes)
@@ -100,20 +108,18 @@ class NaiveNVDP(nn.Module):
 
 def check_plain(config: ModelConfig) -> None:
     """Refuse what the naive versions were not written for."""
-    plain = ModelConfig(config.name)
-    for name in ("residual", "count_feature", "decoder_sees", "rate_bounds", "variance", "activation", *NORMS):
-        if getattr(config, name) != getattr(plain, name):
-            raise InputError(
-                f"the naive version has no {name} '{getattr(config, name)}'; it is the paper's plain model"
-            )
+    given, plain = config.flat(), ModelConfig(config.name).flat()
+    for name in PLAIN:
+        if given[name] != plain[name]:
+            raise InputError(f"the naive version has no {name} '{given[name]}'; it is the paper's plain model")
 
 
 def naive_encoder(config: ModelConfig) -> nn.Sequential:
     """h of a set representation: the features of one point."""
-    hidden, depth = config.encoder_width or config.representation, config.encoder_layers
-    before = hidden_layers(config.x_dim + config.y_dim, hidden, depth - 1, config.encoder_activation)
+    hidden, depth = config.encoder.width or config.encoder.size, config.encoder.layers
+    before = hidden_layers(config.x_dim + config.y_dim, hidden, depth - 1, config.encoder.activation)
     inputs = hidden if depth > 1 else config.x_dim + config.y_dim
-    return nn.Sequential(*before, *hidden_layers(inputs, config.representation, 1, config.encoder_activation))
+    return nn.Sequential(*before, *hidden_layers(inputs, config.encoder.size, 1, config.encoder.activation))
 
 
 def hidden_layers(inputs: int, width: int, layers: int, activation: str) -> nn.Sequential:

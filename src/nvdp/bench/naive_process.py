@@ -23,17 +23,19 @@ class NaiveNeuralProcess(nn.Module):
         super().__init__()
         check_plain(config)
         self.config, self.objective = config, model_spec(config.name).objective
-        r = config.representation
+        r = config.encoder.size
         latent, deterministic = config.name != "cnp", "cnp" in config.name
-        condition = r * deterministic + config.latent * latent
+        condition = r * deterministic + config.decoder.latent * latent
         self.latent_encoder = naive_encoder(config) if latent else None
         self.latent_head = (
-            nn.Sequential(nn.Linear(r, r), nn.ReLU(), nn.Linear(r, 2 * config.latent)) if latent else None
+            nn.Sequential(nn.Linear(r, r), nn.ReLU(), nn.Linear(r, 2 * config.decoder.latent)) if latent else None
         )
         self.encoder = naive_encoder(config) if deterministic else None
         self.decoder = nn.Sequential(
-            *hidden_layers(config.x_dim + condition, config.width, config.layers, config.activation),
-            nn.Linear(config.width, 2 * config.y_dim),
+            *hidden_layers(
+                config.x_dim + condition, config.decoder.width, config.decoder.layers, config.decoder.activation
+            ),
+            nn.Linear(config.decoder.width, 2 * config.y_dim),
         )
 
     def latent(self, pairs: Float[Tensor, "task point pair"]) -> Normal:
@@ -65,8 +67,8 @@ class NaiveNeuralProcess(nn.Module):
             conditions.append(self.encoder(whole[:, :context]).mean(1))
         condition = torch.cat(conditions, dim=-1)[:, None].expand(-1, x.shape[1], -1)
         outputs = self.decoder(torch.cat([x, condition], dim=-1))
-        size = self.config.latent if self.latent_encoder is not None else 0
-        return scaled_bound(log_likelihood(outputs, y, self.config.min_std), kl, y, scale, size)
+        size = self.config.decoder.latent if self.latent_encoder is not None else 0
+        return scaled_bound(log_likelihood(outputs, y, self.config.likelihood.min_std), kl, y, scale, size)
 
     def copy_from(self, model: NeuralProcess) -> None:
         """Take over the library model's parameters."""

@@ -34,7 +34,7 @@ RECIPES = (  # model, preset
     ("cnp", "cpu"),
 )
 CHUNK_SECONDS, TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 2.0, 10, 128, 8
-MIN_STD = ModelConfig().min_std
+MIN_STD = ModelConfig().likelihood.min_std
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 NOTES = {
     "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",

@@ -113,11 +113,11 @@ def train(
             config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
     architecture = {
         "name": model,
-        "variance": variance,
-        "rate_bounds": rate_bounds,
-        "decoder_sees": decoder_sees,
-        "aggregation": aggregation,
-        "x_waves": waves,
+        "likelihood.variance": variance,
+        "rates.bounds": rate_bounds,
+        "decoder.sees": decoder_sees,
+        "encoder.aggregation": aggregation,
+        "inputs.fourier": waves,
     }
     settings = {
         "task": task,
@@ -128,13 +128,13 @@ def train(
         "objective": objective,
         "weight_average": weight_average,
     }
-    foreign = [name for name in given(architecture) if not hasattr(config.model, name)]
+    foreign = [name for name in given(architecture) if name not in config.model.setting_names()]
     if foreign:
-        flag = {"x_waves": "waves"}.get(foreign[0], foreign[0]).replace("_", "-")
+        flag = {"inputs.fourier": "waves"}.get(foreign[0], foreign[0].partition(".")[2])
         raise InputError(f"--{flag} is for models of regression; {config.model.name} on {task} has no such setting")
     config = replace(
         config,
-        model=replace(config.model, **given(architecture)),
+        model=config.model.updated(given(architecture)),
         kl=replace(config.kl, **given({"reduction": kl, "weight": kl_weight})),
         data=replace(config.data, **pictures),
         episodes=None if config.episodes is None else replace(config.episodes, **episodes),

@@ -310,7 +310,7 @@ def evaluate_classification(
         "way": ways[0] if len(ways) == 1 else ways,
         "shot": shots_seen[0] if len(shots_seen) == 1 else shots_seen,
         **totals.scores(),
-        "statistics": used if model.config.extractor != "none" else None,
-        "transductive": used == "batch" and model.config.extractor != "none",
+        "statistics": used if model.config.extractor.name != "none" else None,
+        "transductive": used == "batch" and model.config.extractor.name != "none",
         "mean_rate": rates.mean if rates.count else None,
     }

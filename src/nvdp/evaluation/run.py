@@ -70,7 +70,7 @@ def evaluate_run(
     evaluation = {
         "model": config.model.name,
         "task": config.task,
-        "variance": config.model.variance,
+        "variance": config.model.likelihood.variance,
         "steps": step,
         "validation": {"seed": seed, "chunk": VALIDATION_CHUNK},
         **result,
@@ -92,7 +92,7 @@ class _OracleScores:
 
     def __init__(self, config: ModelConfig) -> None:
         self.scores, self.correlation = RegressionScores(), RunningCorrelation()
-        self._least, self._fixed = config.min_std, config.variance == "fixed"
+        self._least, self._fixed = config.likelihood.min_std, config.likelihood.variance == "fixed"
         self._std: Tensor | None = None  # of the exact posterior on the last batch
 
     def watch(self, batches: Iterable[TaskBatch]) -> Iterator[TaskBatch]:
@@ -140,7 +140,7 @@ def evaluate_classifier_run(
     tasks, samples = DEFAULT_EPISODES if tasks is None else tasks, DEFAULT_CLASSIFIERS if samples is None else samples
     if tasks < 1 or samples < 1:
         raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
-    if transductive and model.config.extractor == "none":
+    if transductive and model.config.extractor.name == "none":
         raise InputError(f"{folder} classifies cached features: batch norm plays no part, so nothing is transductive")
     if queries is None and config.task in PUBLIC_CLASS_SETS:
         queries = QUERIES

@@ -22,10 +22,10 @@ KL_SCALES = {
     "kl-text-1": KLScale("text", 1.0),
 }
 ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "bounds-clip": {"rate_bounds": "clip"},
-    "decoder-x,r": {"decoder_sees": "x,r"},
-    "rates-full": {"rate_form": "full"},
-    "noise-on-weights": {"weight_noise": "weights"},
+    "bounds-clip": {"rates.bounds": "clip"},
+    "decoder-x,r": {"decoder.sees": "x,r"},
+    "rates-full": {"rates.form": "full"},
+    "noise-on-weights": {"decoder.weight_noise": "weights"},
 }
 
 
@@ -35,7 +35,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     runs: dict[str, RunConfig] = {name: replace(base, kl=scale) for name, scale in KL_SCALES.items()}
     runs["prior-log-uniform"] = replace(base, objective="log-uniform")
     for name, change in ARCHITECTURES.items():
-        runs[name] = replace(base, model=replace(base.model, **change))
+        runs[name] = replace(base, model=base.model.updated(change))
     return [PlannedRun(name, config, _TASKS[budget]) for name, config in runs.items()]
 
 

@@ -23,14 +23,14 @@ IDEA_STEPS = 300  # of the attentive NVDP; others as many as take the same time
 _IDEA_TASKS = {"quick": 64, "cpu": 256, "paper": 50_000}
 IDEAS: dict[str, dict[str, Any]] = {  # changes of the model
     "as shipped": {},
-    "single points alone": {"joint_share": 0.0},
-    "all points together alone": {"joint_share": 1.0},
-    "last layer sampled": {"integrate_last": False},
-    "attention by dot products": {"attention_by_distance": False},
-    "two blocks of attention": {"attention_blocks": 2},
-    "rates bounded by clipping": {"rate_bounds": "clip"},
-    "set by attention": {"aggregation": "attention"},
-    "set by Bayesian aggregation": {"aggregation": "bayesian"},
+    "single points alone": {"likelihood.joint_share": 0.0},
+    "all points together alone": {"likelihood.joint_share": 1.0},
+    "last layer sampled": {"likelihood.integrate_last": False},
+    "attention by dot products": {"attention.by_distance": False},
+    "two blocks of attention": {"attention.blocks": 2},
+    "rates bounded by clipping": {"rates.bounds": "clip"},
+    "set by attention": {"encoder.aggregation": "attention"},
+    "set by Bayesian aggregation": {"encoder.aggregation": "bayesian"},
 }
 KL_WEIGHTS = (0.0, 0.1, 1.0)
 
@@ -49,7 +49,7 @@ def ideas(budget: str) -> Sequence[PlannedRun]:
     steps = {"quick": _QUICK_STEPS, "cpu": IDEA_STEPS, "paper": _PAPER_STEPS}[budget]
     base = preset_config("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
     runs: dict[str, RunConfig] = {
-        name: replace(base, model=replace(base.model, **change)) for name, change in IDEAS.items()
+        name: replace(base, model=base.model.updated(change)) for name, change in IDEAS.items()
     }
     for weight in KL_WEIGHTS:
         runs[f"KL weight {weight:g}"] = replace(base, kl=KLScale("elbo", weight))
@@ -57,11 +57,13 @@ def ideas(budget: str) -> Sequence[PlannedRun]:
     rival = preset_config("gp", "anp", "cpu", steps=rival_steps, warmup_steps=rival_steps // 10)
     assert isinstance(rival.model, ModelConfig)
     runs["anp"] = rival
-    runs["anp by distance"] = replace(rival, model=replace(rival.model, attention_by_distance=True))
+    runs["anp by distance"] = replace(rival, model=rival.model.updated({"attention.by_distance": True}))
     # Twice the steps: one costs half as much.
     plain = preset_config("gp", "nvdp", "cpu", steps=2 * steps, warmup_steps=steps // 5)
-    runs["nvdp"] = paper_architecture(plain, task_norm=True)
-    runs["attention to the rates alone"] = paper_architecture(plain, task_norm=True, aggregation="attention")
+    runs["nvdp"] = paper_architecture(plain, {"encoder.task_norm": True})
+    runs["attention to the rates alone"] = paper_architecture(
+        plain, {"encoder.task_norm": True, "encoder.aggregation": "attention"}
+    )
     return [
         PlannedRun(name.replace(" ", "-"), config, _IDEA_TASKS[budget], validation_seed=TUNING_SEED)
         for name, config in runs.items()

@@ -17,10 +17,10 @@ _EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
 SHIPPED = "shipped"
 MODEL: dict[str, dict[str, Any]] = {
     SHIPPED: {},
-    "rates-by-the-network-alone": {"rate_path": "network"},
-    "rates-see-the-plain-mean": {"rate_sees": "mean"},
-    "paper-rates": {"rate_path": "network", "rate_sees": "mean"},
-    "decoder-sees-r": {"decoder_sees": "x,r"},
+    "rates-by-the-network-alone": {"rates.path": "network"},
+    "rates-see-the-plain-mean": {"rates.sees": "mean"},
+    "paper-rates": {"rates.path": "network", "rates.sees": "mean"},
+    "decoder-sees-r": {"decoder.sees": "x,r"},
 }
 KL_WEIGHTS = (0.0, 1e-6, 1e-4, 1e-3)
 RIVALS = ("protonet", "versa", "cnp")

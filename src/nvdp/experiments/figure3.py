@@ -45,7 +45,7 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
     loaded = {name.removesuffix(VARIANCE).upper(): load_run(folder)[:2] for name, folder in folders.items()}
     config, model = next(iter(loaded.values()))
     batches = candidates(TASKS[config.preset])
-    exact = exact_learner(model.config.min_std)
+    exact = exact_learner(model.config.likelihood.min_std)
     orders = [random_order(batch, POINTS, VALIDATION_SEED, chunk) for chunk, batch in enumerate(batches)]
     best = [learn(exact, batch, order[:, :1], POINTS - 1) for batch, order in zip(batches, orders, strict=True)]
     oracle_orders = [run.order for run in best]

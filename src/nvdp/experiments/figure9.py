@@ -20,7 +20,7 @@ _TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
 def plan(budget: str) -> Sequence[PlannedRun]:
     """The paper's 13-12-12-2, whose decoder sees (x, r), and a twin whose rates are the only path from the context."""
     paper = preset_config("trig", "nvdp", budget, steps=_STEPS[budget])
-    twin = replace(paper, model=replace(paper.model, decoder_sees="x"))
+    twin = replace(paper, model=paper.model.updated({"decoder.sees": "x"}))
     return [PlannedRun("nvdp", paper, _TASKS[budget]), PlannedRun("nvdp-decoder-x", twin, _TASKS[budget])]
 
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from nvdp.evaluation.run import VALIDATION_SEED
@@ -35,12 +36,12 @@ class PlannedRun:
         return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
 
 
-def paper_architecture(config: RunConfig, **changes: Any) -> RunConfig:
+def paper_architecture(config: RunConfig, changes: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
     """The same run with the paper's regression model, without what was added to it here, but for some changes."""
     assert isinstance(config.model, ModelConfig)
-    paper = ModelConfig()
-    plain: dict[str, Any] = {field: getattr(paper, field) for field in ("task_norm", "rate_norm", *WAVES)}
-    return replace(config, optimizer="adam", model=replace(config.model, **(plain | changes)))
+    paper = ModelConfig().flat()
+    plain = {name: paper[name] for name in ("encoder.task_norm", "rates.norm", *WAVES)}
+    return replace(config, optimizer="adam", model=config.model.updated(plain | dict(changes)))
 
 
 @dataclass(frozen=True)

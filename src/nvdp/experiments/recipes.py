@@ -23,16 +23,21 @@ TRAINING: dict[str, dict[str, Any]] = {
     "kl-0.01": {"kl": KLScale("elbo", 0.01)},
 }
 MODEL: dict[str, dict[str, Any]] = {
-    "no-task-norm": {"task_norm": False},
-    "no-waves": {"x_waves": 0},
-    "waves-4": {"x_waves": 4},
-    "waves-16": {"x_waves": 16},
-    "deeper": {"layers": 4, "encoder_layers": 6, "rate_layers": 4},
-    "wider-r": {"representation": 256},
-    "mean-of-points": {"aggregation": "mean"},
-    "plain-relu": {"residual": False, "encoder_activation": "relu", "rate_activation": "leaky_relu"},
-    "decoder-x,r": {"decoder_sees": "x,r"},
-    "rate-norm": {"rate_norm": True},
+    "no-task-norm": {"encoder.task_norm": False},
+    "no-waves": {"inputs.fourier": 0},
+    "waves-4": {"inputs.fourier": 4},
+    "waves-16": {"inputs.fourier": 16},
+    "deeper": {"decoder.layers": 4, "encoder.layers": 6, "rates.layers": 4},
+    "wider-r": {"encoder.size": 256},
+    "mean-of-points": {"encoder.aggregation": "mean"},
+    "plain-relu": {
+        "encoder.residual": False,
+        "rates.residual": False,
+        "encoder.activation": "relu",
+        "rates.activation": "leaky_relu",
+    },
+    "decoder-x,r": {"decoder.sees": "x,r"},
+    "rate-norm": {"rates.norm": True},
 }
 LONGER = 5  # times the steps, for what may be of use in short runs alone
 BATCHES = (4, 8, 32)  # tasks a step, with as many steps as make the same number of tasks
@@ -43,11 +48,11 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     steps = _STEPS[budget]
     base = preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10)
     runs: dict[str, RunConfig] = {name: replace(base, **change) for name, change in TRAINING.items()}
-    runs |= {name: replace(base, model=replace(base.model, **change)) for name, change in MODEL.items()}
+    runs |= {name: replace(base, model=base.model.updated(change)) for name, change in MODEL.items()}
     for tasks in BATCHES:
         fewer = steps * base.tasks_per_step // tasks
         runs[f"batch-{tasks}"] = replace(base, tasks_per_step=tasks, steps=fewer, warmup_steps=fewer // 10)
-    runs["paper-architecture+norm"] = paper_architecture(base, task_norm=True)
+    runs["paper-architecture+norm"] = paper_architecture(base, {"encoder.task_norm": True})
     runs["shipped-longer"] = replace(base, steps=LONGER * steps, warmup_steps=LONGER * steps // 10)
     runs["deeper-longer"] = replace(runs["shipped-longer"], model=runs["deeper"].model)
     runs["learning-rate-0.002-longer"] = replace(runs["shipped-longer"], learning_rate=2e-3)

@@ -15,7 +15,7 @@ from nvdp.data.images import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.pretrain import PretrainConfig, load_extractor
 from nvdp.training.run_folder import CONFIG, load_any_run
@@ -40,8 +40,8 @@ class PictureClassifier:
         if config.episodes is None or not isinstance(model, FewShotModel):
             raise InputError(f"{run} was trained on {config.task}; nvdp classify needs a few-shot classifier")
         if config.episodes.features is None:
-            assert isinstance(config.model, FewShotConfig)
-            return cls(model, config.model.size, config.model.channels, None, invert)
+            assert isinstance(config.model, ClassifierConfig)
+            return cls(model, config.model.extractor.size, config.model.extractor.channels, None, invert)
         folder = extractor_folder(config.episodes.features)
         if not folder.is_dir():
             raise InputError(f"{run} was trained on the features of {folder}, which is not there")

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.nn.encoders import AttentiveSetEncoder, BayesianSetEncoder, MeanSetEncoder
 from nvdp.nn.extractors import ConvExtractor, check_statistics
-from nvdp.nn.mlp import KEEPS_SIGNAL, InputScale
+from nvdp.nn.mlp import InputScale
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Features, Memory, Posterior
 from nvdp.posteriors.classes import ClassPosterior
@@ -30,16 +30,16 @@ SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
 
 def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
     """The set encoder that a configuration describes."""
-    return SET_ENCODERS[config.aggregation](
+    part = config.encoder
+    return SET_ENCODERS[part.aggregation](
         config.x_dim,
         config.y_dim,
-        config.representation,
-        config.encoder_layers,
-        config.encoder_activation,
-        config.residual,
-        config.count_feature,
+        part.size,
+        part.layers,
+        part.activation,
+        part.residual,
         paths,
-        config.encoder_width,
+        part.width,
         x_scale(config),
         y_scale(config),
     )
@@ -47,17 +47,17 @@ def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
 
 def x_scale(config: ModelConfig) -> InputScale:
     """What encoder and decoder see of an input."""
-    return InputScale(config.x_centre, config.x_scale, config.x_waves)
+    return InputScale(config.inputs.x_centre, config.inputs.x_scale, config.inputs.fourier)
 
 
 def x_place(config: ModelConfig) -> InputScale:
     """Where an input lies, for what measures distances."""
-    return InputScale(config.x_centre, config.x_scale)
+    return InputScale(config.inputs.x_centre, config.inputs.x_scale)
 
 
 def y_scale(config: ModelConfig) -> InputScale:
     """What encoders see of an output."""
-    return InputScale(config.y_centre, config.y_scale)
+    return InputScale(config.inputs.y_centre, config.inputs.y_scale)
 
 
 class MetaModel(nn.Module, ABC):
@@ -123,7 +123,7 @@ class MetaModel(nn.Module, ABC):
     @property
     def remembers(self) -> bool:
         """Whether the sum of a context's features is all that its posterior needs; then posteriors go on learning."""
-        return self.config.aggregation != "attention"
+        return self.config.encoder.aggregation != "attention"
 
     def posterior_from_bytes(self, data: bytes) -> Posterior:
         """The posterior of this model whose ``to_bytes`` gave these bytes."""
@@ -142,13 +142,6 @@ class MetaModel(nn.Module, ABC):
         sets = self.represent(self.encoder.encode(tasks.whole), tasks.is_context, tasks.mask)
         context, whole = self.posteriors(*sets, read=self.read(tasks.context))
         return context, whole
-
-    def shrink_to_fan_in(self) -> None:
-        """From He's initialisation to PyTorch's own, √6 times smaller, wherever the former was used."""
-        with torch.no_grad():
-            for parameter in self.parameters():
-                if getattr(parameter, KEEPS_SIGNAL, False):
-                    parameter.mul_(6**-0.5)
 
     def _check_widths(self, points: PointSet) -> None:
         for name, width, expected in (
@@ -188,10 +181,10 @@ class FewShotModel(nn.Module, ABC):
     batch norm uses outside training; it starts as configured and may be changed.
     """
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__()
         self.config = config
-        self._statistics = str(config.statistics)
+        self._statistics = str(config.extractor.statistics)
 
     @property
     def statistics(self) -> str:
@@ -280,15 +273,18 @@ def one_hot(y: Any) -> Any:
 class FeatureModel(FewShotModel):
     """A classifier on features: the extractor's, or x itself where the features are made beforehand."""
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
-        self.extractor = None if config.extractor == "none" else ConvExtractor(config.extractor, config.channels)
+        self.extractor = (
+            None if config.extractor.name == "none" else ConvExtractor(config.extractor.name, config.extractor.channels)
+        )
 
     def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
         """Features of every point; with statistics of the batch, outside training, each task is a batch."""
         if self.extractor is None:
-            return F.layer_norm(x, x.shape[-1:]) if self.config.normalise else x
-        images = x.unflatten(-1, (self.config.channels, self.config.size, self.config.size))
+            return F.layer_norm(x, x.shape[-1:]) if self.config.extractor.normalise else x
+        shape = self.config.extractor
+        images = x.unflatten(-1, (shape.channels, shape.size, shape.size))
         if self._task_by_task:
             return torch.stack([self.extractor(task, "batch") for task in images])
         return self.extractor(images.flatten(0, 1), "running").unflatten(0, x.shape[:2])

@@ -1,199 +1,364 @@
-"""Everything that defines a regression model's shape, as one frozen record that prints as it is saved."""
+"""Everything that defines a model's shape: frozen records, nested by part, that print as they are saved."""
 
+import dataclasses
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.nn.extractors import EXTRACTORS, STATISTICS, check_statistics
 
 AGGREGATIONS = ("mean", "bayesian", "attention")
-MOST_WAVES = 64
+MAX_FOURIER = 64
+GRADIENT_MODELS = ("maml", "meta-sgd", "meta-dropout")
+GRADIENT_STATISTICS = ("support", "batch")
+
+
+class Part:
+    """A group of settings; checks what its fields declare."""
+
+    def _check_sizes(self, part: str, *names: str, least: int = 1) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InputError(
+                    f"model setting '{part}.{name}' is {value!r}; expected a whole number of at least {least}"
+                )
+
+    def _check_between(self, name: str, low: float, high: float, part: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, int | float) or not low < value < high:
+            bounds = "a positive number" if high == math.inf else f"a number between {low:g} and {high:g}"
+            raise InputError(f"model setting '{part}.{name}' is {value!r}; expected {bounds}")
+
+    def _check_choice(self, part: str, name: str, choices: tuple[str, ...]) -> None:
+        value = getattr(self, name)
+        if value not in choices:
+            expected = " or ".join(repr(choice) for choice in choices)
+            raise InputError(f"model setting '{part}.{name}' is {value!r}; expected {expected}")
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """The architecture of a model; its sizes default to the paper's for 1D regression (appendix C)."""
+class InputsConfig(Part):
+    """What networks see of x and y: an affine map of each, and Fourier features of x."""
+
+    x_centre: float = 0.0  # networks see (x − x_centre) · x_scale
+    x_scale: float = 1.0
+    fourier: int = 0  # and sines and cosines of this many multiples of it
+    y_centre: float = 0.0  # encoders see (y − y_centre) · y_scale
+    y_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fourier, int) or not 0 <= self.fourier <= MAX_FOURIER:
+            raise InputError(
+                f"model setting 'inputs.fourier' is {self.fourier!r}; expected a whole number from 0 to {MAX_FOURIER}"
+            )
+        for name in ("x_scale", "y_scale"):
+            self._check_between(name, 0, math.inf, "inputs")
+
+
+@dataclass(frozen=True)
+class EncoderConfig(Part):
+    """The set encoder: points (x, y) to the representation r."""
+
+    size: int = 128  # dimension of r
+    width: int | None = None  # of the layers before r's own; None: as wide as r
+    layers: int = 6
+    activation: str = "relu"
+    residual: bool = False  # normalised residual blocks
+    aggregation: str = "mean"  # of a set's points; or "bayesian", "attention"
+    task_norm: bool = False  # r is normalised over the tasks of a batch
+
+    def __post_init__(self) -> None:
+        self._check_sizes("encoder", "size", "layers")
+        if self.width is not None:
+            self._check_sizes("encoder", "width")
+        if self.residual and self.width not in (None, self.size):
+            raise InputError(
+                f"a residual encoder is as wide as its representation, {self.size}; "
+                f"model setting 'encoder.width' is {self.width}"
+            )
+        if self.aggregation not in AGGREGATIONS:
+            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
+
+
+@dataclass(frozen=True)
+class RatesConfig(Part):
+    """The rate networks: r to the dropout rates of every layer (eq. 3)."""
+
+    width: int = 128
+    layers: int = 4
+    activation: str = "leaky_relu"
+    residual: bool = False  # normalised residual blocks
+    norm: bool = False  # every logit of a rate is normalised over the tasks of a batch
+    bounds: str = "affine"  # or "clip", as in the paper
+    floor: float = 0.01
+    form: str = "product"  # or "full": a rate for each weight by itself; for comparison
+
+    def __post_init__(self) -> None:
+        self._check_sizes("rates", "width", "layers")
+        self._check_between("floor", 0, 0.5, "rates")
+        self._check_choice("rates", "bounds", ("affine", "clip"))
+        self._check_choice("rates", "form", ("product", "full"))
+
+
+@dataclass(frozen=True)
+class DecoderConfig(Part):
+    """The network whose weights are dropped (the paper's agent), or the decoder of a neural process."""
+
+    width: int = 128
+    layers: int = 4  # hidden layers
+    activation: str = "relu"
+    sees: str = "x"  # or "x,r"
+    latent: int = 128  # dimension of z in the NP family
+    weight_noise: str = "local"  # in training, on each point's pre-activation; or "weights", for comparison
+
+    def __post_init__(self) -> None:
+        self._check_sizes("decoder", "width", "layers", "latent")
+        self._check_choice("decoder", "sees", ("x", "x,r"))
+        self._check_choice("decoder", "weight_noise", ("local", "weights"))
+
+
+@dataclass(frozen=True)
+class AttentionConfig(Part):
+    """Cross-attention from targets to the context: nvdp-attentive and anp."""
+
+    width: int = 64
+    blocks: int = 4
+    heads: int = 8
+    by_distance: bool = True  # or by dot products alone
+
+    def __post_init__(self) -> None:
+        self._check_sizes("attention", "width", "blocks", "heads")
+
+
+@dataclass(frozen=True)
+class ConvolutionConfig(Part):
+    """Convolutions over a grid on which the context is laid out: nvdp-conv and convcnp."""
+
+    channels: int = 64
+    blocks: int = 6
+    kernel: int = 7
+    low: float = -2.5  # of the grid, in what networks see of x
+    high: float = 2.5
+    cells: int = 161  # on each axis
+
+    def __post_init__(self) -> None:
+        self._check_sizes("convolution", "channels", "blocks", "kernel")
+        if self.kernel % 2 == 0:
+            raise InputError(f"model setting 'convolution.kernel' is {self.kernel}; expected an odd number")
+        if self.cells < 2 or not self.low < self.high:
+            raise InputError(
+                f"a grid of {self.cells} cells from {self.low} to {self.high} is none; "
+                "expected at least 2 cells and an upper end above the lower"
+            )
+
+
+@dataclass(frozen=True)
+class LikelihoodConfig(Part):
+    """p(y | x, φ): its σ, and whether the last layer is integrated out."""
+
+    variance: str = "learned"  # or "fixed": σ = 1
+    min_std: float = 0.1
+    integrate_last: bool = True  # models with a reader: the last layer is integrated out, and one σ is shared
+    joint_share: float = 0.5  # of the density of all points together in what is then trained
+
+    def __post_init__(self) -> None:
+        self._check_choice("likelihood", "variance", ("learned", "fixed"))
+        self._check_between("min_std", 0, 1, "likelihood")
+        if not isinstance(self.joint_share, int | float) or not 0 <= self.joint_share <= 1:
+            raise InputError(
+                f"model setting 'likelihood.joint_share' is {self.joint_share!r}; expected a number from 0 to 1"
+            )
+
+
+class NestedConfig:
+    """What both kinds of configuration share."""
+
+    def updated(self, changes: Mapping[str, Any]) -> Self:
+        """The configuration with some settings changed.
+
+        Args:
+            changes: New values by dotted name, such as ``{"encoder.layers": 3, "x_dim": 2}``.
+
+        Returns:
+            A new configuration; an unknown name is refused.
+
+        >>> ModelConfig("cnp").updated({"decoder.width": 8, "x_dim": 2}).decoder.width
+        8
+        """
+        parts: dict[str, dict[str, Any]] = {}
+        plain: dict[str, Any] = {}
+        for name, value in changes.items():
+            part, _, leaf = name.partition(".")
+            owner = getattr(self, part, None)
+            known = [item.name for item in fields(owner)] if leaf and dataclasses.is_dataclass(owner) else []
+            if (leaf and leaf not in known) or (not leaf and part not in [item.name for item in fields(self)]):  # type: ignore[arg-type]
+                raise unknown_name("model setting", name, self.setting_names())
+            if leaf:
+                parts.setdefault(part, {})[leaf] = value
+            else:
+                plain[part] = value
+        new = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
+        return replace(self, **plain, **new)  # type: ignore[type-var]
+
+    def setting_names(self) -> list[str]:
+        """All dotted names."""
+        return list(self.flat())
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its dotted name."""
+        values: dict[str, Any] = {}
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if dataclasses.is_dataclass(value):
+                values |= {f"{item.name}.{leaf.name}": getattr(value, leaf.name) for leaf in fields(value)}
+            else:
+                values[item.name] = value
+        return values
+
+
+@dataclass(frozen=True)
+class ModelConfig(NestedConfig):
+    """The architecture of a regression model; its sizes default to the paper's for 1D regression (appendix C)."""
 
     name: str = "nvdp"
     x_dim: int = 1
     y_dim: int = 1
-    variance: str = "learned"  # or "fixed": σ = 1
-    min_std: float = 0.1
-    width: int = 128  # hidden units of the agent, or decoder
-    layers: int = 4  # its hidden layers
-    activation: str = "relu"
-    representation: int = 128  # dimension of r
-    encoder_width: int | None = None  # of the layers before r's own; None: as wide as r
-    encoder_layers: int = 6
-    encoder_activation: str = "relu"
-    count_feature: bool = False  # r also carries the number of context points
-    initialisation: str = "he"  # of encoder, rate networks and NP decoders; or "fan-in", PyTorch's own
-    residual: bool = False  # normalised residual encoder and rate networks
-    task_norm: bool = False  # r is normalised over the tasks of a batch
-    rate_norm: bool = False  # and so is every logit of a rate
-    rate_width: int = 128
-    rate_layers: int = 4
-    rate_activation: str = "leaky_relu"
-    rate_bounds: str = "affine"  # or "clip", as in the paper
-    rate_floor: float = 0.01
-    rate_form: str = "product"  # or "full": a rate for each weight by itself; for comparison
-    weight_noise: str = (
-        "local"  # in training, on each point's pre-activation; or "weights": on the weights, for comparison
-    )
-    decoder_sees: str = "x"  # or "x,r"
-    latent: int = 128  # dimension of z in the NP family
-    attention_width: int = 64  # of nvdp-attentive and anp
-    attention_blocks: int = 4
-    attention_heads: int = 8
-    attention_by_distance: bool = True  # or by dot products alone
-    grid_low: float = -2.5  # of the grid of nvdp-conv and convcnp, in what networks see of x
-    grid_high: float = 2.5
-    grid_cells: int = 161  # on each axis
-    conv_channels: int = 64
-    conv_blocks: int = 6
-    conv_kernel: int = 7
-    integrate_last: bool = True  # reading NVDPs: the last layer is integrated out, and one σ is shared
-    joint_share: float = 0.5  # of the density of all points together in what is then trained
-    aggregation: str = "mean"  # of a set's points; or "bayesian", "attention"
-    x_centre: float = 0.0  # networks see (x − x_centre) · x_scale,
-    x_scale: float = 1.0
-    x_waves: int = 0  # and sines and cosines of so many multiples of that
-    y_centre: float = 0.0  # encoders (y − y_centre) · y_scale
-    y_scale: float = 1.0
+    inputs: InputsConfig = field(default_factory=InputsConfig)
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    rates: RatesConfig = field(default_factory=RatesConfig)
+    decoder: DecoderConfig = field(default_factory=DecoderConfig)
+    attention: AttentionConfig = field(default_factory=AttentionConfig)
+    convolution: ConvolutionConfig = field(default_factory=ConvolutionConfig)
+    likelihood: LikelihoodConfig = field(default_factory=LikelihoodConfig)
+    kind: str = "regression"
 
     def __post_init__(self) -> None:
-        sizes = ("width", "layers", "representation", "encoder_layers", "rate_width", "rate_layers", "latent")
-        attention = ("attention_width", "attention_blocks", "attention_heads")
-        convolution = ("conv_channels", "conv_blocks", "conv_kernel")
-        for field in ("x_dim", "y_dim", *sizes, *attention, *convolution):
-            value = getattr(self, field)
+        _check_kind(self.kind, "regression")
+        for name in ("x_dim", "y_dim"):
+            value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
-                raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least 1")
-        if self.encoder_width is not None and (not isinstance(self.encoder_width, int) or self.encoder_width < 1):
-            raise InputError(f"model setting 'encoder_width' is {self.encoder_width!r}; expected at least 1 or null")
-        if not isinstance(self.x_waves, int) or not 0 <= self.x_waves <= MOST_WAVES:
-            raise InputError(
-                f"model setting 'x_waves' is {self.x_waves!r}; expected a whole number from 0 to {MOST_WAVES}"
-            )
-        for field in ("x_scale", "y_scale"):
-            value = getattr(self, field)
-            if not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise InputError(f"model setting '{field}' is {value!r}; expected a positive number")
-        for field, most in (("min_std", 1.0), ("rate_floor", 0.5)):
-            value = getattr(self, field)
-            if not isinstance(value, int | float) or not 0 < value < most:
-                raise InputError(f"model setting '{field}' is {value!r}; expected a number between 0 and {most:g}")
-        if self.residual and self.encoder_width not in (None, self.representation):
-            raise InputError(
-                f"a residual encoder is as wide as its representation, {self.representation}; "
-                f"model setting 'encoder_width' is {self.encoder_width}"
-            )
-        if self.count_feature and self.task_norm:
-            raise InputError("task_norm and count_feature exclude each other: tasks of a batch may share their count")
-        if self.initialisation not in ("he", "fan-in"):
-            raise InputError(f"model setting 'initialisation' is '{self.initialisation}'; expected 'he' or 'fan-in'")
-        if self.variance not in ("learned", "fixed"):
-            raise InputError(f"model setting 'variance' is '{self.variance}'; expected 'learned' or 'fixed'")
-        if not isinstance(self.joint_share, int | float) or not 0 <= self.joint_share <= 1:
-            raise InputError(f"model setting 'joint_share' is {self.joint_share!r}; expected a number from 0 to 1")
-        if self.conv_kernel % 2 == 0:
-            raise InputError(f"model setting 'conv_kernel' is {self.conv_kernel}; expected an odd number")
-        if self.grid_cells < 2 or not self.grid_low < self.grid_high:
-            raise InputError(
-                f"a grid of {self.grid_cells} cells from {self.grid_low} to {self.grid_high} is none; "
-                "expected at least 2 cells and an upper end above the lower"
-            )
-        if self.aggregation not in AGGREGATIONS:
-            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
-        for field, choices in (("rate_form", ("product", "full")), ("weight_noise", ("local", "weights"))):
-            value = getattr(self, field)
-            if value not in choices:
-                raise InputError(f"model setting '{field}' is '{value}'; expected '{choices[0]}' or '{choices[1]}'")
-            if value != choices[0] and self.name != "nvdp":
-                raise InputError(f"model setting '{field}' is '{value}', which is for nvdp alone; got {self.name}")
-        if self.decoder_sees not in ("x", "x,r"):
-            raise InputError(f"model setting 'decoder_sees' is '{self.decoder_sees}'; expected 'x' or 'x,r'")
-
-
-GRADIENT_MODELS = ("maml", "meta-sgd", "meta-dropout")
-GRADIENT_STATISTICS = ("support", "batch")
-NVDP_CHOICES = {
-    "decoder_sees": ("x", "x,r"),
-    "rate_sees": ("mean", "contrast"),
-    "rate_path": ("network", "activations"),
-}
+                raise InputError(f"model setting '{name}' is {value!r}; expected a whole number of at least 1")
+        for name, value, plain in (
+            ("rates.form", self.rates.form, "product"),
+            ("decoder.weight_noise", self.decoder.weight_noise, "local"),
+        ):
+            if value != plain and self.name != "nvdp":
+                raise InputError(f"model setting '{name}' is '{value}', which is for nvdp alone; got {self.name}")
 
 
 @dataclass(frozen=True)
-class FewShotConfig:
-    """The architecture of a few-shot classifier; its sizes default to the paper's for Omniglot.
+class ExtractorConfig(Part):
+    """The feature extractor of images; ``none`` where x is a vector of features already.
 
-    ``extractor`` is conv4 or conv5 for images of channels × size × size numbers, or none where x is a vector of
-    features already. ``statistics`` says which batch norm uses outside training: those of training (running), those of
-    the images given together (batch: transductive) or, for models that adapt by gradients and keep no averages, those
-    of the task's support images (support). Left out, it is the one that is not transductive.
-
-    >>> FewShotConfig("protonet").x_dim, FewShotConfig("maml", way=20).statistics
-    (784, 'support')
+    ``statistics`` says which batch norm uses outside training: those of training (running), those of the images given
+    together (batch: transductive) or, for models that adapt by gradients and keep no averages, those of the task's
+    support images (support).
     """
 
-    name: str = "nvdp"
-    way: int = 5  # classes of a training task
-    extractor: str = "conv4"  # conv4, conv5 or none
+    name: str = "conv4"  # conv4, conv5 or none
     channels: int = 1
     size: int = 28  # rows and columns
     features: int = 256
     normalise: bool = True  # features given as x are brought to mean 0 and deviation 1, each vector by itself
     statistics: str | None = None
-    width: int = 512  # hidden units of the classifier
+
+    def __post_init__(self) -> None:
+        self._check_sizes("extractor", "channels", "size", "features")
+        self._check_choice("extractor", "name", (*EXTRACTORS, "none"))
+        if self.name != "none" and self.features != (given := EXTRACTORS[self.name].features(self.size)):
+            raise InputError(
+                f"model setting 'extractor.features' is {self.features}; {self.name} gives {given} for images of "
+                f"{self.size}×{self.size}"
+            )
+
+
+@dataclass(frozen=True)
+class MetaNetworkConfig(Part):
+    """The network that reads a class's features."""
+
+    width: int = 256
+    layers: int = 2
+    activation: str = "leaky_relu"
+    residual: bool = False  # normalised residual blocks
+
+    def __post_init__(self) -> None:
+        self._check_sizes("meta", "width", "layers")
+
+
+@dataclass(frozen=True)
+class ClassRatesConfig(Part):
+    """Dropout rates of a classifier: what they are computed from, and their bounds."""
+
+    bounds: str = "affine"  # or "clip", as in the paper
+    floor: float = 0.01
+    sees: str = "mean"  # of a class's features; or "contrast": what sets it apart from the task's other classes
+    path: str = "network"  # the meta-network alone; or "activations": also the class's own, at a layer's inputs
+
+    def __post_init__(self) -> None:
+        self._check_between("floor", 0, 0.5, "rates")
+        self._check_choice("rates", "bounds", ("affine", "clip"))
+        self._check_choice("rates", "sees", ("mean", "contrast"))
+        self._check_choice("rates", "path", ("network", "activations"))
+
+
+@dataclass(frozen=True)
+class ClassDecoderConfig(Part):
+    """The classifier: one hidden layer."""
+
+    width: int = 512
     activation: str = "relu"
-    meta_width: int = 256  # hidden units of the network that reads a class's features
-    meta_layers: int = 2
-    meta_activation: str = "leaky_relu"
-    residual: bool = False  # normalised residual meta-network
-    rate_bounds: str = "affine"  # or "clip", as in the paper
-    rate_floor: float = 0.01
-    rate_sees: str = "mean"  # of a class's features; or "contrast": what sets it apart from the task's other classes
-    rate_path: str = "network"  # the meta-network alone; or "activations": also the class's own, at a layer's inputs
-    decoder_sees: str = "x"  # or "x,r": NVDP's classifier is also given the class representation
-    training_samples: int = 10  # of VERSA's class weights
-    inner_steps: int = 1
-    inner_rate: float = 0.4
+    sees: str = "x"  # or "x,r": it is also given the class representation
+
+    def __post_init__(self) -> None:
+        self._check_sizes("decoder", "width")
+        self._check_choice("decoder", "sees", ("x", "x,r"))
+
+
+@dataclass(frozen=True)
+class GradientConfig(Part):
+    """Adaptation by gradient steps: MAML, Meta-SGD, Meta-dropout."""
+
+    steps: int = 1
+    rate: float = 0.4
     second_order: bool = True
 
     def __post_init__(self) -> None:
-        sizes = (
-            "channels",
-            "size",
-            "features",
-            "width",
-            "meta_width",
-            "meta_layers",
-            "training_samples",
-            "inner_steps",
-        )
-        for field, least in (("way", 2), *((name, 1) for name in sizes)):
-            value = getattr(self, field)
+        self._check_sizes("gradient", "steps")
+        self._check_between("rate", 0, math.inf, "gradient")
+
+
+@dataclass(frozen=True)
+class ClassifierConfig(NestedConfig):
+    """The architecture of a few-shot classifier; its sizes default to the paper's for Omniglot.
+
+    If ``extractor.statistics`` is left out, it is the one that is not transductive.
+
+    >>> ClassifierConfig("protonet").x_dim, ClassifierConfig("maml", num_classes=20).extractor.statistics
+    (784, 'support')
+    """
+
+    name: str = "nvdp"
+    num_classes: int = 5  # of a training task
+    extractor: ExtractorConfig = field(default_factory=ExtractorConfig)
+    meta: MetaNetworkConfig = field(default_factory=MetaNetworkConfig)
+    rates: ClassRatesConfig = field(default_factory=ClassRatesConfig)
+    decoder: ClassDecoderConfig = field(default_factory=ClassDecoderConfig)
+    gradient: GradientConfig = field(default_factory=GradientConfig)
+    training_samples: int = 10  # of VERSA's class weights
+    kind: str = "classification"
+
+    def __post_init__(self) -> None:
+        _check_kind(self.kind, "classification")
+        for name, least in (("num_classes", 2), ("training_samples", 1)):
+            value = getattr(self, name)
             if not isinstance(value, int) or value < least:
-                raise InputError(f"model setting '{field}' is {value!r}; expected a whole number of at least {least}")
-        if self.extractor not in (*EXTRACTORS, "none"):
-            raise InputError(f"model setting 'extractor' is '{self.extractor}'; expected conv4, conv5 or none")
-        if self.extractor != "none" and self.features != (given := EXTRACTORS[self.extractor].features(self.size)):
-            raise InputError(
-                f"model setting 'features' is {self.features}; {self.extractor} gives {given} for images of "
-                f"{self.size}×{self.size}"
-            )
-        for field, known in NVDP_CHOICES.items():
-            value = getattr(self, field)
-            if value not in known:
-                raise InputError(
-                    f"model setting '{field}' is '{value}'; expected {' or '.join(repr(name) for name in known)}"
-                )
-        if not isinstance(self.inner_rate, int | float) or not self.inner_rate > 0:
-            raise InputError(f"model setting 'inner_rate' is {self.inner_rate!r}; expected a positive number")
-        if self.statistics is None:
-            object.__setattr__(self, "statistics", self.known_statistics[0])
-        check_statistics(str(self.statistics), self.known_statistics)
+                raise InputError(f"model setting '{name}' is {value!r}; expected a whole number of at least {least}")
+        if self.extractor.statistics is None:
+            object.__setattr__(self, "extractor", replace(self.extractor, statistics=self.known_statistics[0]))
+        check_statistics(str(self.extractor.statistics), self.known_statistics)
 
     @property
     def known_statistics(self) -> tuple[str, ...]:
@@ -203,9 +368,15 @@ class FewShotConfig:
     @property
     def x_dim(self) -> int:
         """Numbers of one input."""
-        return self.features if self.extractor == "none" else self.channels * self.size * self.size
+        parts = self.extractor
+        return parts.features if parts.name == "none" else parts.channels * parts.size * parts.size
 
     @property
     def y_dim(self) -> int:
         """Numbers of a one-hot label in training."""
-        return self.way
+        return self.num_classes
+
+
+def _check_kind(given: str, expected: str) -> None:
+    if given != expected:
+        raise InputError(f"model setting 'kind' is '{given}'; expected '{expected}'")

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.nn.extractors import TaskNetwork
 from nvdp.nn.likelihoods import CategoricalLikelihood
 from nvdp.posteriors.classes import PointClassPosterior
@@ -21,20 +21,21 @@ from nvdp.tasks import PointSet
 class GradientModel(FewShotModel):
     """An initial network, and the rates of the steps that take it to a task."""
 
-    def __init__(self, config: FewShotConfig, learned_rates: bool = False, noisy: bool = False) -> None:
+    def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
-        shape = (config.extractor, config.channels, config.size, config.features, config.width, config.way)
+        images = config.extractor
+        shape = (images.name, images.channels, images.size, images.features, config.decoder.width, config.num_classes)
         self.network, self.noisy = TaskNetwork(*shape, noisy), noisy
         self.likelihood = CategoricalLikelihood()
         self.rates = nn.ParameterDict()
         if learned_rates:
             self.rates.update(
-                {name: torch.full_like(weight, config.inner_rate) for name, weight in self.network.initial.items()}
+                {name: torch.full_like(weight, config.gradient.rate) for name, weight in self.network.initial.items()}
             )
 
     def embed(self, x: Tensor) -> Tensor:
         """Images as they are; features made beforehand as other models see them."""
-        normalise = self.config.extractor == "none" and self.config.normalise
+        normalise = self.config.extractor.name == "none" and self.config.extractor.normalise
         return F.layer_norm(x, x.shape[-1:]) if normalise else x
 
     def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
@@ -55,7 +56,7 @@ class GradientModel(FewShotModel):
         outer = torch.is_grad_enabled()
         tasks = len(support.x)
         weights = {name: weight.expand(tasks, *weight.shape) for name, weight in self.network.initial.items()}
-        for _ in range(self.config.inner_steps):
+        for _ in range(self.config.gradient.steps):
             with torch.enable_grad():
                 # Whatever is not differentiated from outside starts anew at every step and keeps no graph.
                 start = {
@@ -64,7 +65,7 @@ class GradientModel(FewShotModel):
                 }
                 loss = self.support_loss(start, support, generator)
                 gradients = torch.autograd.grad(
-                    loss, list(start.values()), create_graph=outer and self.config.second_order
+                    loss, list(start.values()), create_graph=outer and self.config.gradient.second_order
                 )
             weights = {
                 name: weight - self._rate(name) * gradient
@@ -79,15 +80,16 @@ class GradientModel(FewShotModel):
         return -(log_prob.sum(-1) / support.count.clamp(min=1)).sum()
 
     def _rate(self, name: str) -> Tensor | float:
-        return self.rates[name] if self.rates else self.config.inner_rate
+        return self.rates[name] if self.rates else self.config.gradient.rate
 
     def _check_shape(self, support: PointSet) -> None:
         way = support.y.shape[-1]
-        if way != self.config.way:
+        if way != self.config.num_classes:
             raise InputError(
-                f"the task has {way} classes; this {self.config.name} model has a last layer for {self.config.way}"
+                f"the task has {way} classes; this {self.config.name} model has a last layer for "
+                f"{self.config.num_classes}"
             )
-        if self.config.extractor != "none" and not support.mask.all():
+        if self.config.extractor.name != "none" and not support.mask.all():
             raise InputError(
                 f"support sets of one batch have {int(support.count.min())} to {int(support.count.max())} points; "
                 f"{self.config.name} on images needs equal numbers"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, x_scale
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.mlp import MLP, ConditionedMLP, keep_signal
@@ -29,25 +29,25 @@ class NeuralProcess(MetaModel):
         super().__init__()
         self.config = config
         self.encoder = set_encoder(config, paths=latent + deterministic)
-        self.task_norm = TaskNorm(self.encoder.size) if config.task_norm else None
-        self.latent_inputs = (config.representation if deterministic else self.encoder.size) if latent else 0
+        self.task_norm = TaskNorm(self.encoder.size) if config.encoder.task_norm else None
+        self.latent_inputs = (config.encoder.size if deterministic else self.encoder.size) if latent else 0
         condition = self.encoder.size - self.latent_inputs
         if latent:
-            hidden = nn.Linear(self.latent_inputs, config.representation)
-            head = nn.Linear(config.representation, 2 * config.latent)
+            hidden = nn.Linear(self.latent_inputs, config.encoder.size)
+            head = nn.Linear(config.encoder.size, 2 * config.decoder.latent)
             for linear in (hidden, head):
                 keep_signal(linear.weight, linear.in_features)
-            nn.init.constant_(head.bias[config.latent :], LATENT_START)
+            nn.init.constant_(head.bias[config.decoder.latent :], LATENT_START)
             self.latent_head = nn.Sequential(hidden, nn.ReLU(), head)
-            condition += config.latent
-        self.likelihood = GaussianLikelihood(config.y_dim, config.variance, config.min_std)
+            condition += config.decoder.latent
+        self.likelihood = GaussianLikelihood(config.y_dim, config.likelihood.variance, config.likelihood.min_std)
         self.network = ConditionedMLP(
             config.x_dim,
             condition,
-            config.width,
-            config.layers,
+            config.decoder.width,
+            config.decoder.layers,
             self.likelihood.outputs,
-            config.activation,
+            config.decoder.activation,
             x_scale(config),
             self._features(),
         )
@@ -120,12 +120,18 @@ class ReadingProcess(NeuralProcess):
 class ClassProcess(FeatureModel):
     """logit of a class = network(features of the query, mean code of the class's support); nothing is random."""
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         self.encoder = MLP(
-            config.features, config.meta_width, config.meta_layers, config.meta_activation, config.residual
+            config.extractor.features,
+            config.meta.width,
+            config.meta.layers,
+            config.meta.activation,
+            config.meta.residual,
         )
-        self.network = ConditionedMLP(config.features, config.meta_width, config.width, 1, 1, config.activation)
+        self.network = ConditionedMLP(
+            config.extractor.features, config.meta.width, config.decoder.width, 1, 1, config.decoder.activation
+        )
 
     def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
         """The classifier that the classes' codes stand for."""

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, x_scale
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.class_rates import ActivationRates, standardised, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
@@ -25,7 +25,7 @@ from nvdp.tasks import PointSet
 class NVDP(MetaModel):
     """Set encoder → rate networks → dropout posterior over the agent's weights.
 
-    With ``decoder_sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
+    With ``decoder.sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
     receives the set representation. ``engine`` says how the layers are computed; it changes speed, not results.
     """
 
@@ -35,20 +35,20 @@ class NVDP(MetaModel):
         super().__init__()
         self.config = config
         self.encoder = set_encoder(config)
-        self.task_norm = TaskNorm(self.encoder.size) if config.task_norm else None
+        self.task_norm = TaskNorm(self.encoder.size) if config.encoder.task_norm else None
         self.likelihood = self._likelihood()
-        sizes = [self._inputs(), *[config.width] * config.layers, self.likelihood.outputs]
-        self.network = DropoutNetwork(sizes, config.activation, x_scale(config))
+        sizes = [self._inputs(), *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
+        self.network = DropoutNetwork(sizes, config.decoder.activation, x_scale(config))
         self.rates = RateNetwork(
             self.encoder.size,
             self.network.layer_shapes,
-            config.rate_width,
-            config.rate_layers,
-            config.rate_activation,
-            config.residual,
-            RateBounds(config.rate_bounds, config.rate_floor),
-            config.rate_norm,
-            config.rate_form == "full",
+            config.rates.width,
+            config.rates.layers,
+            config.rates.activation,
+            config.rates.residual,
+            RateBounds(config.rates.bounds, config.rates.floor),
+            config.rates.norm,
+            config.rates.form == "full",
         )
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
@@ -63,19 +63,19 @@ class NVDP(MetaModel):
         return tuple(self._with_rates(r, rates, read) for r, rates in by_set)
 
     def _likelihood(self) -> GaussianLikelihood:
-        return GaussianLikelihood(self.config.y_dim, self.config.variance, self.config.min_std)
+        return GaussianLikelihood(self.config.y_dim, self.config.likelihood.variance, self.config.likelihood.min_std)
 
     def _inputs(self) -> int:
         return x_scale(self.config).width(self.config.x_dim) + (
-            self.encoder.size if self.config.decoder_sees == "x,r" else 0
+            self.encoder.size if self.config.decoder.sees == "x,r" else 0
         )
 
     def _with_rates(
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
     ) -> DropoutPosterior:
-        seen = representation if self.config.decoder_sees == "x,r" else None
+        seen = representation if self.config.decoder.sees == "x,r" else None
         parts = (rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)
-        return DropoutPosterior(*parts, local_noise=self.config.weight_noise == "local")
+        return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")
 
 
 class ReadingNVDP(NVDP):
@@ -101,46 +101,48 @@ class ReadingNVDP(NVDP):
 
     def _likelihood(self) -> GaussianLikelihood:
         config = self.config
-        return GaussianLikelihood(config.y_dim, config.variance, config.min_std, shared=config.integrate_last)
+        return GaussianLikelihood(
+            config.y_dim, config.likelihood.variance, config.likelihood.min_std, shared=config.likelihood.integrate_last
+        )
 
     def _with_rates(
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
     ) -> DropoutPosterior:
         parts = (rates, self.network, self.likelihood, self.config.x_dim, read, self.engine)
-        if not self.config.integrate_last:
+        if not self.config.likelihood.integrate_last:
             return DropoutPosterior(*parts)
         posterior = IntegratedPosterior(*parts)
-        posterior.joint_share = self.config.joint_share
+        posterior.joint_share = self.config.likelihood.joint_share
         return posterior
 
 
 class NVDPClassifier(FeatureModel):
     """Mean features of a class → rate networks → dropout posterior over a network that gives the class's logit.
 
-    With ``decoder_sees="x"`` all classes share the network's weights and differ by their rates alone; with ``"x,r"``
-    the network also receives the class's mean features. With ``rate_sees="contrast"`` rates are made from the mean
+    With ``decoder.sees="x"`` all classes share the network's weights and differ by their rates alone; with ``"x,r"``
+    the network also receives the class's mean features. With ``rates.sees="contrast"`` rates are made from the mean
     features less those of all the task's classes, brought to one size: classes then differ in their rates from the
     start, where the plain means of new classes are nearly alike beside the noise of dropout. With
-    ``rate_path="activations"`` they start from the class's own activations, and the whole from a nearest-mean
+    ``rates.path="activations"`` they start from the class's own activations, and the whole from a nearest-mean
     classifier; features are then brought to one size wherever they come from. Any number of classes will do, whatever
     it was trained with.
     """
 
     engine: Engine = FUSED
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
-        inputs = config.features * (2 if config.decoder_sees == "x,r" else 1)
-        self.network = DropoutNetwork([inputs, config.width, 1], config.activation)
-        self.from_activations = config.rate_path == "activations"
+        inputs = config.extractor.features * (2 if config.decoder.sees == "x,r" else 1)
+        self.network = DropoutNetwork([inputs, config.decoder.width, 1], config.decoder.activation)
+        self.from_activations = config.rates.path == "activations"
         self.rates = (ActivationRates if self.from_activations else RateNetwork)(
-            config.features,
+            config.extractor.features,
             self.network.layer_shapes,
-            config.meta_width,
-            config.meta_layers,
-            config.meta_activation,
-            config.residual,
-            RateBounds(config.rate_bounds, config.rate_floor),
+            config.meta.width,
+            config.meta.layers,
+            config.meta.activation,
+            config.meta.residual,
+            RateBounds(config.rates.bounds, config.rates.floor),
         )
         if self.from_activations:
             start_from_nearest_mean(self.network)
@@ -154,8 +156,8 @@ class NVDPClassifier(FeatureModel):
         """q(φ | D_C) from the mean features of each class."""
         way = support.y.shape[-1]
         means = class_means(support.x, support)  # (task, way, feature)
-        seen = means.flatten(0, 1) if self.config.decoder_sees == "x,r" else None
-        if self.config.rate_sees == "contrast":
+        seen = means.flatten(0, 1) if self.config.decoder.sees == "x,r" else None
+        if self.config.rates.sees == "contrast":
             means = standardised(means - means.mean(1, keepdim=True))
         rates = self._rates(means.flatten(0, 1), seen)
         return ClassDropoutPosterior(rates, self.network, way, support.x.shape[-1], seen, self.engine)

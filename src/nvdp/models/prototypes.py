@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.models.base import FeatureModel, class_means
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.posteriors.classes import PointClassPosterior
 from nvdp.tasks import PointSet
 
@@ -19,12 +19,12 @@ TEMPERATURE_START = 10.0
 class MetricModel(FeatureModel):
     """Features made beforehand get a linear map of their own, which starts as the identity times a number."""
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         self.space: nn.Module = nn.Identity()
-        if config.extractor == "none":
-            self.space = nn.Linear(config.features, config.features, bias=False)
-            scale = math.sqrt(LARGEST_DISTANCE / (2 * config.features)) if config.normalise else 1.0
+        if config.extractor.name == "none":
+            self.space = nn.Linear(config.extractor.features, config.extractor.features, bias=False)
+            scale = math.sqrt(LARGEST_DISTANCE / (2 * config.extractor.features)) if config.extractor.normalise else 1.0
             with torch.no_grad():
                 nn.init.eye_(self.space.weight).mul_(scale)
 
@@ -54,7 +54,7 @@ class MatchingNetwork(MetricModel):
     Without full-context embeddings: each image is embedded by itself.
     """
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(TEMPERATURE_START)))
 

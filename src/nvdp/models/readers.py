@@ -10,13 +10,13 @@ Reader = ContextAttention | ContextConvolution
 
 def attention_reader(config: ModelConfig) -> ContextAttention:
     """Cross-attention from targets to a context."""
-    sizes = (config.attention_width, config.attention_blocks, config.attention_heads)
-    by_distance = config.attention_by_distance
+    sizes = (config.attention.width, config.attention.blocks, config.attention.heads)
+    by_distance = config.attention.by_distance
     return ContextAttention(config.x_dim, config.y_dim, *sizes, by_distance, x_place(config), y_scale(config))
 
 
 def convolution_reader(config: ModelConfig) -> ContextConvolution:
     """Convolutions over a grid on which a context is laid out."""
-    sizes = (config.conv_channels, config.conv_blocks, config.conv_kernel)
-    grid = Grid(config.grid_low, config.grid_high, config.grid_cells)
+    sizes = (config.convolution.channels, config.convolution.blocks, config.convolution.kernel)
+    grid = Grid(config.convolution.low, config.convolution.high, config.convolution.cells)
     return ContextConvolution(config.x_dim, config.y_dim, *sizes, grid, x_place(config), y_scale(config))

@@ -9,7 +9,7 @@ import torch
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.base import FewShotModel, MetaModel
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.gradient import GradientModel
 from nvdp.models.neural_process import ClassProcess, NeuralProcess, ReadingProcess
 from nvdp.models.nvdp import NVDP, NVDPClassifier, ReadingNVDP
@@ -18,7 +18,7 @@ from nvdp.models.readers import attention_reader, convolution_reader
 from nvdp.models.versa import Versa
 from nvdp.randomness import derived_seed
 
-AnyConfig = ModelConfig | FewShotConfig
+AnyConfig = ModelConfig | ClassifierConfig
 AnyModel = MetaModel | FewShotModel
 
 
@@ -26,7 +26,7 @@ AnyModel = MetaModel | FewShotModel
 class ClassifierSpec:
     """How a name's few-shot classifier is built, and the bound it is trained with."""
 
-    build: Callable[[FewShotConfig], FewShotModel]
+    build: Callable[[ClassifierConfig], FewShotModel]
     objective: str = "query-likelihood"
 
 
@@ -50,7 +50,7 @@ class ModelSpec:
         return tuple(task for task, way in serves.items() if way is not None)
 
 
-def _classifier(name: str, build: Callable[[FewShotConfig], FewShotModel], summary: str) -> ModelSpec:
+def _classifier(name: str, build: Callable[[ClassifierConfig], FewShotModel], summary: str) -> ModelSpec:
     return ModelSpec(name, None, "", summary, ClassifierSpec(build))
 
 
@@ -141,7 +141,7 @@ def model_spec(name: str) -> ModelSpec:
 
 def check_serves(config: AnyConfig) -> None:
     """Refuse a configuration that asks a model for what it is not."""
-    spec, task = model_spec(config.name), "regression" if isinstance(config, ModelConfig) else "classification"
+    spec, task = model_spec(config.name), config.kind
     if task not in spec.tasks:
         serving = [name for name, other in MODELS.items() if task in other.tasks]
         raise InputError(f"{config.name} is not for {task}; there are {', '.join(serving)}")
@@ -150,14 +150,14 @@ def check_serves(config: AnyConfig) -> None:
 @overload
 def build_model(config: ModelConfig, seed: int = 0) -> MetaModel: ...
 @overload
-def build_model(config: FewShotConfig, seed: int = 0) -> FewShotModel: ...
+def build_model(config: ClassifierConfig, seed: int = 0) -> FewShotModel: ...
 def build_model(config: AnyConfig, seed: int = 0) -> AnyModel:
     """A model with weights initialised from `seed`; the global random state is left alone.
 
     >>> model = build_model(ModelConfig("nvdp"))
     >>> model.adapt([0.0, 1.0], [0.5, -0.5]).predict([0.25, 0.75]).mean.shape
     torch.Size([2, 1])
-    >>> model = build_model(FewShotConfig("nvdp", extractor="none", features=3))
+    >>> model = build_model(ClassifierConfig("nvdp").updated({"extractor.name": "none", "extractor.features": 3}))
     >>> model.adapt([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]], [0, 1]).predict([[0.0, 1.0, 3.0]]).probabilities.shape
     torch.Size([1, 2])
     """
@@ -167,9 +167,6 @@ def build_model(config: AnyConfig, seed: int = 0) -> AnyModel:
         torch.manual_seed(derived_seed(seed, "initialisation"))
         if isinstance(config, ModelConfig):
             assert spec.build is not None
-            model = spec.build(config)
-            if config.initialisation == "fan-in":
-                model.shrink_to_fan_in()
-            return model
+            return spec.build(config)
         assert spec.classifier is not None
         return spec.classifier.build(config)

@@ -71,7 +71,7 @@ class TaskState:
         if not self.model.remembers:
             name = self.model.config.name
             raise InputError(f"this {name} model needs the points themselves, not only the sum of their features")
-        if self.model.training and (self.model.config.task_norm or self.model.config.rate_norm):
+        if self.model.training and (self.model.config.encoder.task_norm or self.model.config.rates.norm):
             raise InputError("the model is being trained: what it remembers would not last; call model.eval() first")
 
     @classmethod

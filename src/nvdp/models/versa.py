@@ -6,7 +6,7 @@ from torch.distributions import Normal
 from torch.nn import functional as F
 
 from nvdp.models.base import FeatureModel, class_means
-from nvdp.models.config import FewShotConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.nn.mlp import MLP
 from nvdp.posteriors.classes import ClassWeightPosterior
 from nvdp.tasks import PointSet
@@ -17,14 +17,18 @@ SCALE_START, SMALLEST_SCALE = -3.0, 1e-4  # σ of a weight begins at 0.05
 class Versa(FeatureModel):
     """Two networks, one for the means and one for the deviations of a class's weights and bias."""
 
-    def __init__(self, config: FewShotConfig) -> None:
+    def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
 
         def network() -> nn.Sequential:
             hidden = MLP(
-                config.features, config.meta_width, config.meta_layers, config.meta_activation, config.residual
+                config.extractor.features,
+                config.meta.width,
+                config.meta.layers,
+                config.meta.activation,
+                config.meta.residual,
             )
-            return nn.Sequential(hidden, nn.Linear(config.meta_width, config.features + 1))
+            return nn.Sequential(hidden, nn.Linear(config.meta.width, config.extractor.features + 1))
 
         self.mean, self.raw_scale = network(), network()
         last = self.raw_scale[-1]

@@ -16,10 +16,9 @@ from nvdp.tasks import PointSet
 class MeanSetEncoder(nn.Module):
     """Features h(x, y) of every point; a set is represented by their mean, an empty set by zeros.
 
-    Several ``paths`` are separate feature networks side by side in one representation. With ``count_feature`` the
-    representation ends with the logarithm of the number of points. ``hidden`` is the width of the layers before the
-    last, if it is not that of the representation. Where x is seen as waves, so are their products with y: the mean of
-    these over points is a Fourier coefficient of the function.
+    Several ``paths`` are separate feature networks side by side in one representation. ``hidden`` is the width of the
+    layers before the last, if it is not that of the representation. Where x has Fourier features, their products with y
+    are inputs too: the mean of these over points is a Fourier coefficient of the function.
     """
 
     def __init__(
@@ -30,7 +29,6 @@ class MeanSetEncoder(nn.Module):
         layers: int,
         activation: str,
         residual: bool = False,
-        count_feature: bool = False,
         paths: int = 1,
         hidden: int | None = None,
         x_scale: InputScale = AS_GIVEN,
@@ -40,9 +38,8 @@ class MeanSetEncoder(nn.Module):
         inputs = x_scale.width(x_dim) + y_dim + (x_scale.width(x_dim) * y_dim if x_scale.waves else 0)
         shape = (inputs, hidden or width, layers, activation, residual, width)
         self.features = nn.ModuleList(MLP(*shape) for _ in range(paths))
-        self.count_feature = count_feature
         self.x_scale, self.y_scale = x_scale, y_scale
-        self.size = paths * width + count_feature
+        self.size = paths * width
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
@@ -61,22 +58,16 @@ class MeanSetEncoder(nn.Module):
         members = torch.stack(masks, dim=1).to(features.dtype)  # (task, set, point)
         count = members.sum(-1, keepdim=True)  # (task, set, 1)
         means = (members / count.clamp(min=1)) @ features  # (task, set, r)
-        return self.with_count(means, count).unbind(1)
-
-    def with_count(
-        self, means: Float[Tensor, "*set feature"], count: Float[Tensor, "*set 1"]
-    ) -> Float[Tensor, "*set r"]:
-        """The representation of sets whose mean features and sizes are known."""
-        return torch.cat([means, torch.log1p(count) / 5], dim=-1) if self.count_feature else means
+        return means.unbind(1)
 
     @property
     def point_features(self) -> int:
         """Width of what is summed over points."""
-        return self.size - self.count_feature
+        return self.size
 
     def of_sums(self, sums: Float[Tensor, "*set feature"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
         """The representation of sets from the sums of their encoded points."""
-        return self.with_count(sums / count.clamp(min=1), count)
+        return sums / count.clamp(min=1)
 
     def check_sums(self, sums: Float[Tensor, "task feature"]) -> None:
         """Raise an error for sums that no set of points can have."""
@@ -124,7 +115,7 @@ class BayesianSetEncoder(MeanSetEncoder):
     def of_sums(self, sums: Float[Tensor, "*set twice"], count: Float[Tensor, "*set 1"]) -> Float[Tensor, "*set r"]:
         """Posterior means from the sums of weighted features and of precisions."""
         weighted, precision = sums.chunk(2, dim=-1)
-        return self.with_count(weighted / (1 + precision), count)
+        return weighted / (1 + precision)
 
     def check_sums(self, sums: Float[Tensor, "task twice"]) -> None:
         """Raise an error for precisions below zero: points were removed that had not been added."""
@@ -142,7 +133,7 @@ class AttentiveSetEncoder(MeanSetEncoder):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        width = self.size - self.count_feature
+        width = self.size
         self.among, self.pool = (AttentionBlock(width, HEADS, 1, by_distance=False) for _ in range(2))
         self.seed = nn.Parameter(torch.zeros(1, 1, width))
 
@@ -159,5 +150,4 @@ class AttentiveSetEncoder(MeanSetEncoder):
         shown = F.pad(mask, (1, 0), value=True)[:, None, None]
         tokens = self.among(features, no_x, self.among.keys_and_values(features, no_x), shown)
         seed = self.seed.expand(len(features), -1, -1)
-        pooled = self.pool(seed, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]
-        return self.with_count(pooled, mask.sum(-1, keepdim=True).to(features.dtype))
+        return self.pool(seed, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]

@@ -56,7 +56,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "mish": F.mish,
 }
 IN_PLACE = {F.relu, F.leaky_relu, F.silu, F.mish}  # those that take `inplace`
-KEEPS_SIGNAL = "keeps_signal"  # a mark on weights that `keep_signal` has drawn
 
 
 def activation_named(name: str) -> Activation:
@@ -94,7 +93,6 @@ def keep_signal(weight: Tensor, fan_in: int) -> None:
     """
     bound = math.sqrt(6 / fan_in)
     nn.init.uniform_(weight, -bound, bound)
-    setattr(weight, KEEPS_SIGNAL, True)
 
 
 class MLP(nn.Module):

@@ -66,7 +66,7 @@ def gp_function_panel(
         The panel. A model with a fixed variance has no standard deviation.
     """
     prediction = model.adapt(tasks.context).predict(tasks.x, max(samples, BAND_SAMPLES), seed)
-    std = prediction.std if model.config.variance == "learned" else None
+    std = prediction.std if model.config.likelihood.variance == "learned" else None
     return _panel(title, row, tasks, prediction.functions[:samples, 0, :, 0], prediction.mean, std)
 
 

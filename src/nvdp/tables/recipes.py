@@ -26,10 +26,10 @@ class Recipe:
 
 AS_THEY_ARE = "as they are"
 MILD, STRONG = Augmentation(jitter=0.03, shift=0.1, stretch=0.1), Augmentation(jitter=0.05, shift=0.4, stretch=0.3)
-NARROW = {"width": 32, "representation": 32, "rate_width": 32, "latent": 16}
+NARROW = {"decoder.width": 32, "encoder.size": 32, "rates.width": 32, "decoder.latent": 16}
 FEW = {  # which of them, the held-out tasks say
     "jittered": Recipe(MILD),
-    "jittered, decoder told r": Recipe(MILD, {"decoder_sees": "x,r"}),
+    "jittered, decoder told r": Recipe(MILD, {"decoder.sees": "x,r"}),
     "moved, narrow": Recipe(STRONG, NARROW, kl=10.0),
 }
 MANY = {AS_THEY_ARE: Recipe()}
@@ -43,19 +43,18 @@ def model_for(name: str, x_dim: int, y_dim: int, tasks: int) -> ModelConfig:
     """
     width = 48 if tasks < SMALL else 64 if tasks < MEDIUM else 128
     layers = 3 if tasks < MEDIUM else 4
-    return ModelConfig(
-        name,
-        x_dim,
-        y_dim,
-        min_std=LOWEST_STD,
-        width=width,
-        layers=layers,
-        representation=width,
-        encoder_layers=layers,
-        rate_width=width,
-        rate_layers=2,
-        latent=width // 2,
-        task_norm=name in DROPOUT_MODELS,
+    return ModelConfig(name, x_dim, y_dim).updated(
+        {
+            "likelihood.min_std": LOWEST_STD,
+            "decoder.width": width,
+            "decoder.layers": layers,
+            "encoder.size": width,
+            "encoder.layers": layers,
+            "rates.width": width,
+            "rates.layers": 2,
+            "decoder.latent": width // 2,
+            "encoder.task_norm": name in DROPOUT_MODELS,
+        }
     )
 
 
@@ -67,7 +66,7 @@ def fit_config(model: ModelConfig, steps: int, seed: int) -> RunConfig:
         objective=model_spec(model.name).objective,
         kl=DEFAULT_NVDP_KL if model.name in DROPOUT_MODELS else KLScale("elbo", 1.0),
         steps=steps,
-        learning_rate=2e-3 if model.width < 128 else 1e-3,
+        learning_rate=2e-3 if model.decoder.width < 128 else 1e-3,
         warmup_steps=min(100, steps // 10),
         gradient_clip=1.0,
         seed=seed,

@@ -12,15 +12,15 @@ from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig
 from nvdp.data.registry import check_task
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
-from nvdp.models.config import FewShotConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
 from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES, KLScale
 from nvdp.training.optimizers import check_optimizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
 _GROUPS: dict[str, tuple[type, ...]] = {
-    "model": (ModelConfig, FewShotConfig),
+    "model": (ModelConfig, ClassifierConfig),
     "kl": (KLScale,),
     "data": (DataConfig,),
     "episodes": (EpisodeConfig, NoneType),
@@ -34,7 +34,7 @@ class RunConfig:
     """What is trained, on which tasks, and how."""
 
     task: str = "gp"
-    model: ModelConfig | FewShotConfig = field(default_factory=ModelConfig)
+    model: ModelConfig | ClassifierConfig = field(default_factory=ModelConfig)
     preset: str = "cpu"
     objective: str = "variational-prior"
     kl: KLScale = field(default_factory=KLScale)
@@ -59,7 +59,7 @@ class RunConfig:
                 raise InputError(f"setting '{name}' is {getattr(self, name)!r}; expected a group of settings")
         check_task(self.task)
         check_serves(self.model)
-        _check_episodes(self.task, isinstance(self.model, FewShotConfig), self.episodes)
+        _check_episodes(self.task, isinstance(self.model, ClassifierConfig), self.episodes)
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
         fitting = REGRESSION_OBJECTIVES if isinstance(self.model, ModelConfig) else CLASS_OBJECTIVES
@@ -73,7 +73,7 @@ class RunConfig:
         for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
-        normalised = isinstance(self.model, ModelConfig) and (self.model.task_norm or self.model.rate_norm)
+        normalised = isinstance(self.model, ModelConfig) and (self.model.encoder.task_norm or self.model.rates.norm)
         if normalised and self.tasks_per_step < 2:
             raise InputError(f"normalisation over tasks needs at least 2 tasks a step; got {self.tasks_per_step}")
         if self.warmup_steps < 0:
@@ -99,22 +99,16 @@ class RunConfig:
     def choices(self) -> dict[str, Any]:
         """What differs from a setting's default: the same in later versions, which may have more settings.
 
-        >>> RunConfig(steps=20, model=ModelConfig("cnp", width=8)).choices()
-        {'model': {'name': 'cnp', 'width': 8}, 'steps': 20}
+        >>> RunConfig(steps=20, model=ModelConfig("cnp").updated({"decoder.width": 8})).choices()
+        {'model': {'name': 'cnp', 'decoder': {'width': 8}}, 'steps': 20}
         """
         return _differing(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str = "configuration") -> Self:
         """The record of a dictionary; an unknown key is refused by name."""
-        values = dict(values)
-        for name, kinds in _GROUPS.items():
-            if isinstance(group := values.get(name), dict):
-                # A classifier's settings are told by its classes.
-                kind = kinds[-1] if name == "model" and "way" in group else kinds[0]
-                values[name] = _record(kind, group, f"{origin}: {name}")
-            elif name in values and not (group is None and NoneType in kinds):
-                raise InputError(f"{origin}: setting '{name}' is {str(group)[:40]!r}; expected a group of settings")
+        if values.get("version") == 1:
+            raise InputError(f"{origin} was written by version 0.1, which this version does not read; train again")
         return _record(cls, values, origin)
 
     @classmethod
@@ -167,13 +161,26 @@ def _check_kind(name: str, value: Any, hint: Any, origin: str) -> None:
 
 
 def _record(kind: type[T], values: dict[str, Any], origin: str) -> T:
+    """The record of a dictionary, groups of settings included."""
     known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    hints = get_type_hints(kind)
-    for name in values:
+    hints, given = get_type_hints(kind), {}
+    for name, value in values.items():
         if name not in known:
             raise InputError(f"{origin}: {unknown_name('key', name, known)}")
-        _check_kind(name, values[name], hints[name], origin)
+        groups = [group for group in get_args(hints[name]) or (hints[name],) if dataclasses.is_dataclass(group)]
+        if groups and isinstance(value, dict):
+            given[name] = _record(_group_for(groups, value), value, f"{origin}: {name}")
+        elif groups and not (value is None and NoneType in get_args(hints[name])):
+            raise InputError(f"{origin}: setting '{name}' is {str(value)[:40]!r}; expected a group of settings")
+        else:
+            _check_kind(name, value, hints[name], origin)
+            given[name] = value
     try:
-        return kind(**values)
+        return kind(**given)
     except TypeError as error:
         raise InputError(f"{origin}: {error}") from None
+
+
+def _group_for(groups: list[Any], values: dict[str, Any]) -> Any:
+    """Of several groups that a setting may be, the one of the values' kind."""
+    return next((group for group in groups[1:] if values.get("kind") == group.kind), groups[0])

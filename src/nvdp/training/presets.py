@@ -8,7 +8,7 @@ from nvdp.data.images import ImageTasks
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import unknown_name
-from nvdp.models.config import GRADIENT_MODELS, FewShotConfig, ModelConfig
+from nvdp.models.config import GRADIENT_MODELS, ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
@@ -16,30 +16,40 @@ from nvdp.training.config import RunConfig
 from nvdp.training.pretrain import CONV5_SIZE
 
 TOY: dict[str, Any] = {
-    "width": 12,
-    "layers": 2,
-    "representation": 12,
-    "rate_width": 12,
-    "latent": 12,
-    "rate_activation": "mish",
-    "decoder_sees": "x,r",
+    "decoder.width": 12,
+    "decoder.layers": 2,
+    "encoder.size": 12,
+    "rates.width": 12,
+    "decoder.latent": 12,
+    "rates.activation": "mish",
+    "decoder.sees": "x,r",
 }
 DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
 # Where targets read the context themselves, encoder and rate networks have little left to say.
-_READING: dict[str, Any] = {"layers": 2, "activation": "silu", "encoder_layers": 3, "rate_layers": 2}
+_READING: dict[str, Any] = {"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2}
 READING: dict[str, dict[str, Any]] = {
     "nvdp-attentive": _READING,
-    "anp": _READING | {"attention_by_distance": False},
+    "anp": _READING | {"attention.by_distance": False},
     "nvdp-conv": _READING,
     "convcnp": _READING,
 }
 # A model that sees one r of its context learns sooner with these: `nvdp reproduce recipes`, `quarter`.
-_RESIDUAL: dict[str, Any] = {"residual": True, "encoder_activation": "silu", "rate_activation": "silu"}
-_SHALLOW: dict[str, Any] = {"layers": 3, "encoder_layers": 3, "rate_layers": 2}  # waves leave less to do
-WAVES: dict[str, Any] = _RESIDUAL | _SHALLOW | {"x_waves": 8, "aggregation": "bayesian"}
-CELEBA: dict[str, Any] = {"representation": 1_024}
-NARROW: dict[str, Any] = {"encoder_width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
-IMAGES: dict[str, Any] = {"x_centre": 0.5, "x_scale": 4.0, "y_centre": 0.5, "y_scale": 2.0}  # [0, 1] → [−2, 2], [−1, 1]
+_RESIDUAL: dict[str, Any] = {
+    "encoder.residual": True,
+    "rates.residual": True,
+    "encoder.activation": "silu",
+    "rates.activation": "silu",
+}
+_SHALLOW: dict[str, Any] = {"decoder.layers": 3, "encoder.layers": 3, "rates.layers": 2}  # waves leave less to do
+WAVES: dict[str, Any] = _RESIDUAL | _SHALLOW | {"inputs.fourier": 8, "encoder.aggregation": "bayesian"}
+CELEBA: dict[str, Any] = {"encoder.size": 1_024}
+NARROW: dict[str, Any] = {"encoder.width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
+IMAGES: dict[str, Any] = {
+    "inputs.x_centre": 0.5,
+    "inputs.x_scale": 4.0,
+    "inputs.y_centre": 0.5,
+    "inputs.y_scale": 2.0,
+}  # [0, 1] → [−2, 2], [−1, 1]
 IMAGE_LEARNING_RATE, EPOCHS = 4e-4, 300
 EPOCH_IMAGES = {
     "mnist": 50_000,
@@ -63,7 +73,7 @@ DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
 def pixel_grid(size: int, scaled: bool) -> dict[str, Any]:
     """A grid with a cell for every pixel, and a kernel for a second dimension."""
     low, high = (-2.0, 2.0) if scaled else (0.0, 1.0)
-    return {"grid_low": low, "grid_high": high, "grid_cells": size, "conv_kernel": 5}
+    return {"convolution.low": low, "convolution.high": high, "convolution.cells": size, "convolution.kernel": 5}
 
 
 def preset_config(
@@ -74,7 +84,7 @@ def preset_config(
     >>> preset_config("gp", "nvdp", "paper").steps
     500000
     >>> celeba = preset_config("celeba", "nvdp", "paper").model
-    >>> celeba.x_dim, celeba.y_dim, celeba.representation
+    >>> celeba.x_dim, celeba.y_dim, celeba.encoder.size
     (2, 3, 1024)
     """
     if preset not in _PRESETS:
@@ -88,12 +98,12 @@ def preset_config(
     if isinstance(source, ImageTasks) and "conv" in model:
         architecture |= pixel_grid(source.source.size, preset in OWN_RECIPE)
     if preset == "released":
-        architecture["rate_bounds"] = "clip"
+        architecture["rates.bounds"] = "clip"
     if preset in OWN_RECIPE:
         architecture |= IMAGES if task in IMAGE_TASKS else {}
         architecture |= NARROW if task == "celeba" else {}
-        architecture["task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
-        architecture["rate_norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
+        architecture["encoder.task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
+        architecture["rates.norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
         architecture |= WAVES if sooner else {}
     training = dict(_PRESETS[preset])
     if sooner:
@@ -108,7 +118,7 @@ def preset_config(
         training["learning_rate"] = 3e-3  # a network of 12 units takes larger steps
     config = RunConfig(
         task=task,
-        model=ModelConfig(model, variance=variance, **architecture),
+        model=ModelConfig(model).updated({"likelihood.variance": variance, **architecture}),
         preset=preset,
         objective=spec.objective,
         kl=kl if model in DROPOUT_MODELS else KLScale("elbo", 1.0),
@@ -123,7 +133,7 @@ QUERIES = {"quick": 5, "cpu": 5, "paper": 15}  # of a class; features cost so li
 # The sum over all classes' weights is large where rates differ from the start: a weight of 0.001 can press them all to
 # their floor, and the classifier stays at chance.
 NVDP_FEWSHOT_KL = KLScale("elbo", 1e-5)
-NVDP_QUICK_START = {"rate_sees": "contrast", "rate_path": "activations"}
+NVDP_QUICK_START = {"rates.sees": "contrast", "rates.path": "activations"}
 # VERSA's numbers of steps, tasks a step and rate, by task, classes and shots; other shapes take those of 5-way 5-shot.
 _PAPER: dict[tuple[str, int, int], dict[str, Any]] = {
     ("omniglot-fewshot", 20, 5): {"steps": 60_000},
@@ -160,7 +170,7 @@ def fewshot_config(
     `features` names a pretrained extractor: the model is then trained on its cached features, otherwise from images.
 
     >>> config = fewshot_config("miniimagenet", "nvdp", "paper", way=5, shot=1)
-    >>> config.model.extractor, config.tasks_per_step, config.learning_rate, config.objective
+    >>> config.model.extractor.name, config.tasks_per_step, config.learning_rate, config.objective
     ('conv5', 8, 0.00025, 'query-variational-prior')
     """
     if task not in FEWSHOT_TASKS:
@@ -174,7 +184,7 @@ def fewshot_config(
     settings = _inputs(task, data, episodes) | _inner_loop(model, task, way)
     if model == "nvdp" and preset != "paper":
         settings |= NVDP_QUICK_START
-    config = FewShotConfig(model, way, **(settings | (architecture or {})))
+    config = ClassifierConfig(model, way).updated(settings | (architecture or {}))
     check_serves(config)
     classifier = model_spec(model).classifier
     assert classifier is not None
@@ -203,8 +213,13 @@ def _inputs(task: str, data: DataConfig, episodes: EpisodeConfig) -> dict[str, A
     extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
     features = EXTRACTORS[extractor].features(source.size)
     if episodes.features is not None:
-        return {"extractor": "none", "features": features}
-    return {"extractor": extractor, "channels": source.channels, "size": source.size, "features": features}
+        return {"extractor.name": "none", "extractor.features": features}
+    return {
+        "extractor.name": extractor,
+        "extractor.channels": source.channels,
+        "extractor.size": source.size,
+        "extractor.features": features,
+    }
 
 
 def _inner_loop(model: str, task: str, way: int) -> dict[str, Any]:
@@ -212,8 +227,8 @@ def _inner_loop(model: str, task: str, way: int) -> dict[str, Any]:
     if model not in GRADIENT_MODELS:
         return {}
     if model == "maml" and task == "omniglot-fewshot" and way <= 5:
-        return {"inner_steps": 1, "inner_rate": 0.4}
-    return {"inner_steps": 5, "inner_rate": 0.1 if task == "omniglot-fewshot" else 0.01}
+        return {"gradient.steps": 1, "gradient.rate": 0.4}
+    return {"gradient.steps": 5, "gradient.rate": 0.1 if task == "omniglot-fewshot" else 0.01}
 
 
 WIDTH, META_WIDTH = 128, 64
@@ -226,15 +241,15 @@ def class_config(name: str, features: int, way: int, steps: int, seed: int) -> R
     3
     """
     spec = model_spec(name)
-    model = FewShotConfig(
-        name,
-        max(2, way),
-        extractor="none",
-        features=features,
-        normalise=False,  # a vector of few numbers has little left after it
-        width=WIDTH,
-        meta_width=META_WIDTH,
-        decoder_sees="x,r",
+    model = ClassifierConfig(name, max(2, way)).updated(
+        {
+            "extractor.name": "none",
+            "extractor.features": features,
+            "extractor.normalise": False,
+            "decoder.width": WIDTH,
+            "meta.width": META_WIDTH,
+            "decoder.sees": "x,r",
+        }
     )
     check_serves(model)
     assert spec.classifier is not None

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -105,12 +104,11 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
 
 def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
     """The weights that a configuration asks for, without memory for them: a stranger's may ask for any amount."""
-    for field in fields(config):
-        value, most = getattr(config, field.name), MOST_SIZE
-        if field.name.endswith(("layers", "blocks", "heads", "cells", "steps", "samples")):
-            most = MOST_LAYERS
+    for name, value in config.flat().items():
+        repeated = name.endswith(("layers", "blocks", "heads", "cells", "steps", "samples"))
+        most = MOST_LAYERS if repeated else MOST_SIZE
         if isinstance(value, int) and value > most:
-            raise InputError(f"{path}: model setting '{field.name}' is {value}; expected at most {most}")
+            raise InputError(f"{path}: model setting '{name}' is {value}; expected at most {most}")
     try:
         with torch.device("meta"):
             return dict(build_model(config).state_dict())

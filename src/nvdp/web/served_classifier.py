@@ -33,13 +33,13 @@ class ServedClassifier:
             model=config.name,
             task=task,
             x_dim=pixels,
-            y_dim=config.way,
+            y_dim=config.num_classes,
             x_range=PICTURES,
             image_size=classifier.size,
             most_context=MAX_SUPPORT,
             has_rates=config.name == "nvdp",
             pretrained=pretrained,
-            way=config.way if config.name in GRADIENT_MODELS else None,
+            way=config.num_classes if config.name in GRADIENT_MODELS else None,
         )
 
     @torch.no_grad()
