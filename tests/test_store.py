@@ -95,7 +95,8 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.store import TaskStore
-model = build_model(ModelConfig("nvdp", width=8, layers=1, representation=8, encoder_layers=1)).eval()
+small = {"decoder.width": 8, "decoder.layers": 1, "encoder.size": 8, "encoder.layers": 1}
+model = build_model(ModelConfig("nvdp").updated(small)).eval()
 with TaskStore(sys.argv[1], model) as store:
     for number in range(10**9):
         store.observe(f"t{number % 7}", [float(number % 5)], [1.0])

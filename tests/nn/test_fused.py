@@ -253,7 +253,7 @@ def bound_and_gradients(model, engine, dtype):
 @pytest.mark.parametrize("limit", [2**24, 1])  # 1: the low-rank way for every layer
 def test_engines_agree_on_the_bound_and_its_gradients(monkeypatch, dtype, tolerance, bounds, limit):
     monkeypatch.setattr("nvdp.nn.fused.GRID_LIMIT", limit)
-    model = build_model(ModelConfig("nvdp", width=16, rate_bounds=bounds)).to(dtype)
+    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 16, "rates.bounds": bounds})).to(dtype)
     value, gradients = bound_and_gradients(model, AUTOGRAD, dtype)
     fused_value, fused_gradients = bound_and_gradients(model, FUSED, dtype)
     assert fused_value == pytest.approx(value, rel=tolerance)
@@ -265,7 +265,11 @@ def test_engines_agree_on_the_bound_and_its_gradients(monkeypatch, dtype, tolera
 @pytest.mark.parametrize("width", [1, 8])
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "silu"])
 def test_engines_agree_for_narrow_networks_and_single_points(points, width, activation):
-    model = build_model(ModelConfig("nvdp", width=width, layers=2, rate_width=8, activation=activation)).double()
+    model = build_model(
+        ModelConfig("nvdp").updated(
+            {"decoder.width": width, "decoder.layers": 2, "rates.width": 8, "decoder.activation": activation}
+        )
+    ).double()
     generator = torch.Generator().manual_seed(2)
     x, y = torch.randn(2, 3, points, 1, generator=generator, dtype=torch.float64)
     tasks, bounds = TaskBatch.first_points_as_context(x, y, 1), []
@@ -279,14 +283,14 @@ def test_engines_agree_for_narrow_networks_and_single_points(points, width, acti
 
 
 def test_the_kl_of_posteriors_of_unlike_tasks_is_refused_with_their_shapes():
-    model = build_model(ModelConfig("nvdp", width=4, layers=2, rate_width=4))
+    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 4, "decoder.layers": 2, "rates.width": 4}))
     one, five = (model.adapt(torch.zeros(tasks, 2, 1), torch.zeros(tasks, 2, 1)) for tasks in (1, 5))
     with pytest.raises(InputError, match=r"\(5, \d+\) and \(1, \d+\)"):
         kl_divergence(five, one)
 
 
 def test_rates_given_layer_by_layer_have_the_same_kl():
-    model = build_model(ModelConfig("nvdp", width=4, layers=2, rate_width=4))
+    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 4, "decoder.layers": 2, "rates.width": 4}))
     q, p = (model.adapt(torch.randn(3, 2, 1), torch.randn(3, 2, 1)).rates for _ in range(2))
     torch.testing.assert_close(FUSED.kl(list(q), list(p)), FUSED.kl(q, p))
 
@@ -305,16 +309,18 @@ def test_a_prediction_under_autocast_is_that_without_it_up_to_the_precision(dtyp
 
 
 def test_a_step_in_mixed_precision_has_finite_gradients():
-    model = build_model(ModelConfig("nvdp", width=16))
+    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 16}))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         bound = variational_prior_bound(model, GPTasks().training_batch(0, 0, 3), KLScale("elbo", 0.1))
     bound.value.backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("setting", [{"rate_form": "full"}, {"weight_noise": "weights"}])
+@pytest.mark.parametrize("setting", [{"rates.form": "full"}, {"decoder.weight_noise": "weights"}])
 def test_models_for_comparison_train_by_every_engine(setting):
-    model = build_model(ModelConfig("nvdp", width=8, layers=2, rate_width=8, **setting))
+    model = build_model(
+        ModelConfig("nvdp").updated({"decoder.width": 8, "decoder.layers": 2, "rates.width": 8, **setting})
+    )
     value, gradients = bound_and_gradients(model, AUTOGRAD, torch.float32)
     fused_value, fused_gradients = bound_and_gradients(model, FUSED, torch.float32)
     assert fused_value == pytest.approx(value, rel=1e-4)
@@ -327,7 +333,7 @@ def test_noise_on_weights_is_one_function_where_local_noise_is_none():
     x = torch.zeros(1, 6, 1)  # the same place six times: a function has one value there
     for noise, spread in (("weights", 0.0), ("local", 0.01)):
         torch.manual_seed(0)
-        posterior = build_model(ModelConfig("nvdp", weight_noise=noise)).adapt(x[0], x[0])
+        posterior = build_model(ModelConfig("nvdp").updated({"decoder.weight_noise": noise})).adapt(x[0], x[0])
         outputs = posterior.training_outputs(x, torch.Generator().manual_seed(0))
         assert (outputs.std(1).max() > spread) == (noise == "local")
 

@@ -30,6 +30,7 @@ PLAIN = (
     "decoder.activation",
     "likelihood.variance",
 )
+Rates = tuple[Float[Tensor, "task k d"], Float[Tensor, "task d"]]
 
 
 class NaiveNVDP(nn.Module):
