@@ -46,5 +46,5 @@ def test_an_encoder_sees_products_of_waves_and_y(generator):
 
 @pytest.mark.parametrize("waves", [-1, 65])
 def test_a_number_of_waves_that_cannot_be_is_refused(waves):
-    with pytest.raises(InputError, match=f"'x_waves' is {waves}; expected a whole number from 0 to 64"):
+    with pytest.raises(InputError, match=f"'inputs.fourier' is {waves}; expected a whole number from 0 to 64"):
         ModelConfig().updated({"inputs.fourier": waves})

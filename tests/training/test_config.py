@@ -28,7 +28,7 @@ def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, model, 
 def test_a_preset_trains_a_model_with_its_own_objective_and_variance(model):
     config = preset_config("gp", model, "paper", "fixed")
     assert config.objective == MODELS[model].objective
-    assert config.model.variance == "fixed"
+    assert config.model.likelihood.variance == "fixed"
     assert (config.steps, config.learning_rate, config.tasks_per_step) == (500_000, 5e-4, 16)
 
 
