@@ -86,7 +86,7 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
         cnp.encoder.task_norm,
     ) == (0.5, 4.0, True, 4.0, False)
     printed = preset_config("celeba", "nvdp", "paper").model
-    assert (printed.x_scale, printed.task_norm, printed.encoder_width, printed.representation) == (
+    assert (printed.inputs.x_scale, printed.encoder.task_norm, printed.encoder.width, printed.encoder.size) == (
         1.0,
         False,
         None,
