@@ -11,7 +11,7 @@ from nvdp.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from nvdp.data.public.fetch import PublicSet
 
-data = typer.Typer(help="The public sets of images: what is here, and where it comes from.", no_args_is_help=True)
+data = typer.Typer(help="Public image sets: list, download and check them.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel=PAPER)
 
 Name = Annotated[str, typer.Argument(help="mnist, omniglot, celeba or miniimagenet.")]
@@ -32,7 +32,7 @@ def _set(name: str) -> "PublicSet":
 
 @data.command("list")
 def list_sets(data_dir: DataDir = None) -> None:
-    """List the sets, and where each was found on this machine."""
+    """List the image sets, and where each is on this machine."""
     from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
 
     use_data_folder(data_dir)
@@ -46,7 +46,7 @@ def list_sets(data_dir: DataDir = None) -> None:
 
 @data.command()
 def fetch(name: Name) -> None:
-    """Download a set from its public home into the user's cache, checked against its published checksum."""
+    """Download an image set from its public home into the user's cache, and compare its checksum."""
     from nvdp.data.public.fetch import download
 
     for path in download(_set(name)):
@@ -55,7 +55,7 @@ def fetch(name: Name) -> None:
 
 @data.command()
 def path(name: Name, data_dir: DataDir = None) -> None:
-    """Print the files a set is read from, one a line."""
+    """Print the files that an image set is read from, one on each line."""
     from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
 
     use_data_folder(data_dir)
@@ -68,7 +68,7 @@ def path(name: Name, data_dir: DataDir = None) -> None:
 
 @data.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
-    """Compare a set's checksums with the published ones, read all its images and count them."""
+    """Compare an image set's checksums with the published ones; read and count all its images."""
     from nvdp.data.public.fetch import locate, use_data_folder, verify, ways_to_provide
 
     use_data_folder(data_dir)

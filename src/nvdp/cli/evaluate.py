@@ -17,13 +17,15 @@ from nvdp.errors import InputError
 def evaluate(
     run: Run,
     tasks: Annotated[
-        int | None, typer.Option(help="The first so many tasks of a fixed set. (default: 2,048; 600 episodes)")
+        int | None, typer.Option(help="How many tasks of a fixed set. (default: 2,048; of a classifier 600 episodes)")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Which validation set. (default: the published one)")] = None,
     samples: Annotated[
-        int | None, typer.Option(help="Sampled functions per task. (default: 16; 10 classifiers)")
+        int | None, typer.Option(help="Sampled functions for each task. (default: 16; of a classifier 10)")
     ] = None,
-    on: Annotated[str | None, typer.Option(help="Another family of tasks, for transfer, e.g. omniglot.")] = None,
+    on: Annotated[
+        str | None, typer.Option(help="Score on another family of tasks, e.g. omniglot, to see how a model transfers.")
+    ] = None,
     split: Annotated[
         str | None,
         typer.Option(
@@ -31,21 +33,27 @@ def evaluate(
         ),
     ] = None,
     way: Annotated[int | None, typer.Option(help="Classifiers: classes of an episode. (default: as trained)")] = None,
-    shot: Annotated[int | None, typer.Option(help="Classifiers: support images of a class. (as trained)")] = None,
+    shot: Annotated[
+        int | None, typer.Option(help="Classifiers: support images of a class. (default: as trained)")
+    ] = None,
     queries: Annotated[
-        int | None, typer.Option(help="Classifiers: images of a class to name. (default: 15; of a folder as trained)")
+        int | None, typer.Option(help="Classifiers: query images of a class. (default: 15; of a folder as trained)")
     ] = None,
     transductive: Annotated[
-        bool, typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of an episode's images.")
+        bool,
+        typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of all images of an episode."),
     ] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Score a run on the fixed validation set, beside the exact GP where there is one.
+    """Score a run on a fixed validation set, beside the exact GP where there is one.
 
-    LL is over all points, RLL over the context, PLL over the targets; higher is better. A few-shot classifier is scored
-    on episodes of test classes: accuracy with its 95 % interval, NLL and calibration error.
+    LL is the log-likelihood of all points, RLL of the context, PLL of the targets; higher is better. A few-shot
+    classifier is scored on episodes of test classes: accuracy with its 95 % interval, negative log-likelihood (NLL) and
+    expected calibration error (ECE).
+
+    Example: nvdp eval runs/first --tasks 512
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.evaluation.run import VALIDATION_SEED, evaluate_run
@@ -115,7 +123,12 @@ def plot(
     out: Annotated[Path, typer.Option(help="The PNG to write; a PDF goes beside it.")] = Path("functions.png"),
     seed: Annotated[int, typer.Option(help="Which three functions.")] = 0,
 ) -> None:
-    """Draw what a model of GP functions predicts from five points of three new functions, beside the exact GP."""
+    """Draw what a model of GP functions predicts for three new functions, beside the exact GP.
+
+    Each prediction is from five points.
+
+    Example: nvdp plot gp --out functions.png
+    """
     from dataclasses import replace as changed
 
     from nvdp.plots import figure_functions, five_point_task, gp_function_panel, oracle_panel

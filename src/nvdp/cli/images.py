@@ -77,15 +77,19 @@ def classify(
     ],
     support: Annotated[Path, typer.Option(help="Folder of labelled pictures: a sub-folder for each class.")],
     query: Annotated[
-        Path, typer.Option(help="Folder of pictures to name; in sub-folders named as the classes, they are scored too.")
+        Path,
+        typer.Option(
+            help="Folder of pictures to classify. In sub-folders with the names of the classes, they are scored too."
+        ),
     ],
     invert: Annotated[
-        bool, typer.Option("--invert", help="Swap dark and light: models of Omniglot know white ink on black.")
+        bool,
+        typer.Option("--invert", help="Swap dark and light: models of Omniglot were trained on white ink on black."),
     ] = False,
     samples: Annotated[int, typer.Option(help="Sampled classifiers whose probabilities are averaged.", min=1)] = 10,
     as_json: AsJson = False,
 ) -> None:
-    """Name your own pictures from a few labelled ones, with probabilities.
+    """Classify your own pictures from a few labelled ones, with probabilities.
 
     The model adapts to the support pictures at once; there is no training. Each picture is cut to its central square
     and resized to the model's size.

@@ -28,7 +28,7 @@ def reproduce(
     only: Annotated[
         str | None,
         typer.Option(
-            help="Only the run of this name, or those whose names contain it, e.g. celeba; nothing is drawn then."
+            help="Only the run of this name, or those whose names contain it, e.g. celeba. Nothing is drawn then."
         ),
     ] = None,
     device: Device = "auto",
@@ -41,9 +41,11 @@ def reproduce(
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Do the runs behind a table or figure, score them, and draw.
+    """Train and score the models of a table or figure of the paper, and draw it.
 
-    Finished runs are never repeated; a killed queue goes on where it was when the same command is given again.
+    Finished runs are never repeated. If the command is stopped, the same command continues.
+
+    Example: nvdp reproduce table1 --budget quick
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.errors import InputError, unknown_name
@@ -78,9 +80,12 @@ def report(
     results: Annotated[Path, typer.Argument(help="The folder of result files, as `nvdp reproduce` left it.")],
     out: Annotated[Path, typer.Option(help="The Markdown page to write; figures go beside it.")],
     budget: Annotated[str, typer.Option(help="Which budget's results.")] = "cpu",
-    readme: Annotated[Path | None, typer.Option(help="Also renew the results table of this README.")] = None,
+    readme: Annotated[Path | None, typer.Option(help="Also update the results table of this README.")] = None,
 ) -> None:
-    """Build the results page, and the page about speed beside it, with their figures, from the result files alone."""
+    """Write the results page and the page about speed, with their figures, from the result files alone.
+
+    Example: nvdp report results/ --out docs/results.md
+    """
     from nvdp.bench.report import speed_page
     from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
@@ -101,4 +106,4 @@ def report(
         typer.echo(f"wrote {out.with_name('speed.md')}")
     if readme is not None:
         write_text(readme, with_block(readme.read_text(), readme_block(results, budget)))
-        typer.echo(f"renewed the table in {readme}")
+        typer.echo(f"updated the table in {readme}")

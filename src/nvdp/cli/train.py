@@ -173,10 +173,13 @@ def pretrain(
     task: Annotated[str, typer.Argument(help="omniglot-fewshot, miniimagenet or folder-of-classes.")],
     out: Annotated[Path, typer.Option(help="Folder for the extractor and the features; new unless --resume is given.")],
     minutes: Annotated[
-        float | None, typer.Option(help="How long to train, as measured at the start. (default: 30)", min=0.01)
+        float | None,
+        typer.Option(help="How long to train; a measurement at the start turns it into steps. (default: 30)", min=0.01),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
-    head: Annotated[str | None, typer.Option(help="cosine or linear; it is thrown away. (default: cosine)")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="The classifier on top, which is not kept: cosine or linear. (default: cosine)")
+    ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Largest step size. (default: 0.1)")] = None,
     batch: Annotated[int | None, typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more)")] = None,
     precision: Annotated[
@@ -188,16 +191,18 @@ def pretrain(
     channels: Annotated[
         int | None, typer.Option(help="folder-of-classes: 1 for grey, 3 for colour. (default: as they are)")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with --out; make damaged features again.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the run in --out; write damaged features again.")
+    ] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
-    """Train a feature extractor to classify the training classes, and keep the features of all images.
+    """Train a feature extractor on the training classes, and write the features of all images.
 
     Few-shot classifiers are then trained on the features in minutes: nvdp train … --features DIR. Validation and test
-    classes take no part in the training. Ctrl-C saves and stops.
+    classes are not used. Ctrl-C saves and stops.
 
     Example: nvdp pretrain miniimagenet --minutes 30 --out runs/extractor
     """
@@ -230,6 +235,6 @@ def pretrain(
         typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
     stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
     if stopped is not None:
-        typer.echo("stopped and saved; go on with --resume", err=True)
+        typer.echo("stopped and saved; --resume continues", err=True)
         raise typer.Exit(128 + stopped)
     typer.echo(f"{config.extractor} on {task}: saved in {out}; train on it with --features {out}")

@@ -19,7 +19,7 @@ def serve(
     port: Annotated[int, typer.Option(help="The port; 0 takes a free one.", min=0, max=65535)] = 8765,
     run: Annotated[
         list[Path] | None,
-        typer.Option(help="The folder of a run to show beside the pretrained models; may be given several times."),
+        typer.Option(help="The folder of a run to serve beside the pretrained models; may be given several times."),
     ] = None,
     host: Annotated[
         str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in, without a password.")
@@ -28,11 +28,11 @@ def serve(
         int | None, typer.Option(help="Threads that compute. (default: one for each core)", min=1, max=256)
     ] = None,
 ) -> None:
-    r"""Open a page on which to touch the uncertainty: click points, drag them, see the posterior move.
+    r"""Serve a page for the browser: click points, drag them, and see the posterior change.
 
     Functions: a model's prediction beside the exact GP's, with its dropout rates. Images: reveal the pixels of a digit.
-    Characters: draw five signs, then one of them again. Your data: drop a CSV for a model of nvdp fit. A page appears
-    when a model for it is served. Everything stays on this machine and works offline; Ctrl+C ends it.
+    Characters: draw five signs, then one of them again. Your data: drop a CSV for a model of nvdp fit. The page works
+    offline, and no data leaves this machine. Ctrl+C stops it.
     Needs the extra: pip install 'nvdp\[web]'
 
     Examples: nvdp serve
@@ -54,7 +54,7 @@ def serve(
         use_threads(1)
         served = served_models([find_run(folder) for folder in run or []])
         shown = f"[{host}]" if ":" in host else host
-        typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C ends it")
+        typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C stops it")
         config = uvicorn.Config(
             create_app(served, Pool(workers)), log_level="warning", access_log=False, timeout_keep_alive=30
         )
@@ -62,7 +62,7 @@ def serve(
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket, before anything slow is loaded: a busy port is told at once."""
+    """A bound socket, before anything slow is imported, so that a busy port is reported at once."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
