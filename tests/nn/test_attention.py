@@ -19,9 +19,9 @@ def by_hand(attention, tokens, x, context, x_context, mask):
         scale = attention.log_scale.exp()[head]
         distance = (scale * (x[:, :, None] - x_context[:, None])).square().sum(-1)
         scores = q @ k.mT / math.sqrt(size) + attention.offset[head] - distance
-        nobody = q @ attention.nobody[0, head].mT / math.sqrt(size)
-        scores = torch.cat([nobody, scores.masked_fill(~mask[:, None], -math.inf)], dim=-1)
-        values = torch.cat([attention.nobody[1, head].expand(len(v), 1, -1), v], dim=1)
+        null = q @ attention.null_token[0, head].mT / math.sqrt(size)
+        scores = torch.cat([null, scores.masked_fill(~mask[:, None], -math.inf)], dim=-1)
+        values = torch.cat([attention.null_token[1, head].expand(len(v), 1, -1), v], dim=1)
         taken.append(scores.softmax(-1) @ values)
     return attention.out(torch.cat(taken, dim=-1))
 
@@ -29,7 +29,7 @@ def by_hand(attention, tokens, x, context, x_context, mask):
 def test_scores_are_those_of_a_kernel_of_distances(generator):
     attention = DistanceAttention(6, 2, 3).double()
     with torch.no_grad():
-        attention.nobody.normal_(generator=generator)
+        attention.null_token.normal_(generator=generator)
     tokens, context = (torch.randn(4, n, 6, generator=generator, dtype=torch.float64) for n in (5, 7))
     x, x_context = (torch.randn(4, n, 3, generator=generator, dtype=torch.float64) for n in (5, 7))
     mask = torch.rand(4, 7, generator=generator) < 0.6

@@ -36,7 +36,7 @@ class DistanceAttention(nn.Module):
         scales = torch.linspace(math.log(SCALES[0]), math.log(SCALES[1]), heads)
         self.log_scale = nn.Parameter(scales[:, None].repeat(1, x_dim)) if by_distance else None
         self.offset = nn.Parameter(torch.full((heads, 1, 1), OFFSET_START))
-        self.nobody = nn.Parameter(torch.zeros(2, heads, 1, width // heads))  # key and value
+        self.null_token = nn.Parameter(torch.zeros(2, heads, 1, width // heads))  # key and value
 
     def keys_and_values(
         self, tokens: Float[Tensor, "task point width"], x: Float[Tensor, "task point x"]
@@ -50,9 +50,9 @@ class DistanceAttention(nn.Module):
         else:
             at = self._scaled(x)
             parts, extra = [at, score - at.square().sum(-1, keepdim=True), -torch.ones_like(score)], x.shape[-1] + 2
-        null_key = F.pad(self.nobody[0], (0, extra)).expand(tasks, -1, -1, -1)
+        null_key = F.pad(self.null_token[0], (0, extra)).expand(tasks, -1, -1, -1)
         keys = torch.cat([null_key, torch.cat([keys, *parts], dim=-1)], dim=2)
-        return keys, torch.cat([self.nobody[1].expand(tasks, -1, -1, -1), values], dim=2)
+        return keys, torch.cat([self.null_token[1].expand(tasks, -1, -1, -1), values], dim=2)
 
     def forward(
         self,
