@@ -41,7 +41,6 @@ TINY = RunConfig(
     learning_rate=1e-2,
     warmup_steps=5,
     gradient_clip=1.0,
-    weight_average=0.9,
     log_every=7,
     checkpoint_every=5,
 )

@@ -64,7 +64,6 @@ def config(small_config):
         learning_rate=1e-2,
         warmup_steps=5,
         gradient_clip=1.0,
-        weight_average=0.9,
         log_every=7,
         checkpoint_every=20,
     )
@@ -164,32 +163,6 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path, short):
     assert (tmp_path / "log.csv").read_bytes() == log
     for name, tensor in load_run(tmp_path)[1].state_dict().items():
         assert torch.equal(tensor, weights[name])
-
-
-def test_the_saved_model_is_the_moving_average_of_the_weights(tmp_path, short):
-    run(replace(short, weight_average=None), tmp_path / "plain")
-    run(short, tmp_path / "averaged")
-    last = load_newest_checkpoint(tmp_path / "averaged" / "checkpoint")[0].part("model")
-    plain, averaged = (dict(load_run(tmp_path / name)[1].state_dict()) for name in ("plain", "averaged"))
-    for name, tensor in last.items():
-        assert torch.equal(plain[name], tensor)  # averaging does not touch the training itself
-    assert any(not torch.equal(averaged[name], tensor) for name, tensor in last.items())
-
-
-def test_the_moving_average_follows_its_recursion(tmp_path, short):
-    decay, expected = 0.9, None
-    for steps in (1, 2, 3):  # a constant rate, so that a shorter run is the beginning of a longer one
-        constant = replace(short, steps=steps, schedule="constant", warmup_steps=0, weight_average=decay)
-        folder = tmp_path / str(steps)
-        run(constant, folder)
-        weights = load_newest_checkpoint(folder / "checkpoint")[0].part("model")
-        expected = {
-            name: tensor if expected is None else decay * expected[name] + (1 - decay) * tensor
-            for name, tensor in weights.items()
-        }
-        saved = load_run(folder)[1].state_dict()
-        for name, tensor in expected.items():
-            torch.testing.assert_close(saved[name], tensor)
 
 
 def test_a_run_is_reproducible_from_its_seed(tmp_path, short):

@@ -14,8 +14,8 @@ from faults.runs import TINY, run, state_of
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
 from nvdp.training.checkpoint import checkpoint_paths
-from nvdp.training.distributed import check_shares, launch, strategy_for
-from nvdp.training.loop import Machine, TrainingStep, train
+from nvdp.training.distributed import Machine, check_shares, launch
+from nvdp.training.loop import TrainingStep, train
 from nvdp.training.run_folder import load_run
 
 OLD_RUN = Path(__file__).parent / "old_run"
@@ -66,32 +66,29 @@ def test_processes_that_share_a_run_come_to_the_weights_of_one(tmp_path):
     assert_right(processes.shared_runs(tmp_path, ["nvdp"]))
 
 
-def die_unless_first(fabric):
-    if fabric.global_rank:
+def die_unless_first(processes):
+    if processes.rank:
         os.kill(os.getpid(), signal.SIGKILL)
-    fabric.barrier()
+    processes.fabric.barrier()
 
 
-def complain_unless_first(fabric):
-    if fabric.global_rank:
+def complain_unless_first(processes):
+    if processes.rank:
         raise InputError("the disk of the second is full")
-    fabric.barrier()
+    processes.fabric.barrier()
 
 
 @pytest.mark.parametrize(
-    ("member", "words"),
+    ("work", "words"),
     [
         (die_unless_first, "and the run with it; --resume goes on"),
         (complain_unless_first, "disk of the second is full"),
     ],
 )
-def test_a_process_that_dies_or_complains_ends_the_run_with_its_reason(member, words):
-    from lightning_fabric import Fabric
-
+def test_a_process_that_dies_or_complains_ends_the_run_with_its_reason(work, words):
     port = os.environ.get("MASTER_PORT")
-    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy_for(2, from_outside=False))
     with pytest.raises(InputError, match=words):
-        launch(fabric, member)
+        launch(Machine("cpu", devices=2), lambda: None, work)
     assert os.environ.get("MASTER_PORT") == port
 
 
@@ -99,7 +96,7 @@ def test_a_process_that_dies_or_complains_ends_the_run_with_its_reason(member, w
     ("devices", "words"),
     [
         (0, "--devices is 0"),
-        (3, "4 tasks a step cannot be shared alike among 3"),
+        (3, "4 tasks a step cannot be shared equally by 3"),
         (4, "at least 2 tasks a step and process; got 4 for 4"),
     ],
 )

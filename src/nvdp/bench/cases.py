@@ -1,6 +1,5 @@
 """A training step as a case to measure: its shape, and the library's and the naive version's step for it."""
 
-import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from nvdp.models.registry import build_model
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import TrainingStep
+from nvdp.training.loop import Trainer, TrainingStep, build_optimizer
 from nvdp.training.presets import preset_config
 
 Step = Callable[[], None]
@@ -70,18 +69,15 @@ class Case:
 
 
 def our_step(case: Case, engine: str = "fused") -> Step:
-    """Bound, backward and optimiser step exactly as the trainer does them."""
+    """A step of the training loop."""
     model, tasks, recipe = build_model(case.config), case.batch(), case.recipe
+    optimizer = build_optimizer(recipe.optimizer, model.parameters(), recipe.learning_rate)
+    inputs = (tasks.x, tasks.y, tasks.is_context, tasks.mask, derived_generator(0, "bench noise"))
     module = TrainingStep(model, recipe.objective, recipe.kl, engine)
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, fused=True)
-    noise = derived_generator(0, "bench noise")
+    trainer = Trainer(recipe, model, module, optimizer, lambda step: inputs)
 
     def step() -> None:
-        bound = module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)["bound"]
-        optimizer.zero_grad()
-        if math.isfinite(bound.item()):
-            (-bound).backward()
-            optimizer.step()
+        trainer.take_step()
 
     return step
 

@@ -5,9 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
-
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
@@ -15,11 +12,8 @@ from nvdp.evaluation.metrics import RegressionScores, Scores, evaluate_regressio
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
-from nvdp.models.registry import build_model
-from nvdp.randomness import derived_generator
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import TrainingStep, learning_rate_at
-from nvdp.training.optimizers import build_optimizer
+from nvdp.training.loop import trainer_in_memory
 from nvdp.training.presets import preset_config
 
 RECIPES = (  # model, preset
@@ -50,49 +44,24 @@ class Recipe:
     config: RunConfig
     budget: float  # seconds
     spent: float = 0.0
-    step: int = 0
 
     def __post_init__(self) -> None:
         self.source = task_source(self.config.task)
-        assert isinstance(self.config.model, ModelConfig)
-        self.model = build_model(self.config.model, self.config.seed)
-        self.module = TrainingStep(self.model, self.config.objective, self.config.kl)
-        self.optimizer = build_optimizer(self.config.optimizer, self.model.parameters(), self.config.learning_rate)
-        decay = self.config.weight_average
-        self.average = (
-            AveragedModel(self.model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=True) if decay else None
-        )
+        self.trainer = trainer_in_memory(self.config, self.source, lambda: self.spent / self.budget)
+        self.model = cast(MetaModel, self.trainer.model)
 
     def train_until(self, seconds: float) -> None:
-        """Train until its own clock shows that many seconds."""
+        """Train until its own clock shows that many seconds; the schedule follows the clock."""
         self.model.train()
         began = time.process_time() - self.spent
         while self.spent < seconds:
-            self.one_step()
+            self.trainer.take_step()
             self.spent = time.process_time() - began
-
-    def one_step(self) -> None:
-        """As the trainer does it, but with the schedule's position taken from the clock."""
-        position = min(int(self.config.steps * self.spent / self.budget), self.config.steps - 1)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(self.config, position)
-        tasks = self.source.training_batch(self.config.seed, self.step, self.config.tasks_per_step)
-        noise = derived_generator(self.config.seed, "noise", self.step)
-        bound = self.module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)["bound"]
-        self.optimizer.zero_grad()
-        (-bound).backward()
-        if self.config.gradient_clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.gradient_clip)
-        self.optimizer.step()
-        if self.average is not None:
-            self.average.update_parameters(self.model)
-        self.step += 1
 
     def row(self, validation: int) -> dict[str, Any]:
         """Where it stands."""
-        model = self.model if self.average is None else cast(MetaModel, self.average.module)
         batches = validation_tasks(self.source, VALIDATION_SEED, validation)
-        scores = cast(Scores, evaluate_regression(model, batches, SAMPLES)["scores"])
+        scores = cast(Scores, evaluate_regression(self.model, batches, SAMPLES)["scores"])
         ceiling = RegressionScores()
         for tasks in validation_tasks(self.source, VALIDATION_SEED, validation):
             assert isinstance(tasks, GPTaskBatch)
@@ -103,8 +72,8 @@ class Recipe:
             "shape": self.config.task,
             "recipe": self.config.preset,
             "seconds": self.spent,
-            "steps": self.step,
-            "ours_ms": 1e3 * self.spent / self.step,
+            "steps": self.trainer.step,
+            "ours_ms": 1e3 * self.spent / self.trainer.step,
             "autograd_ms": None,
             "floor_ms": None,
             **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
@@ -134,9 +103,9 @@ def _started(model: str, preset: str, seconds: float) -> Recipe:
     """A recipe whose number of steps is what the seconds allow, judged by a trial of a few steps."""
     config = preset_config("gp", model, preset)
     trial = Recipe(config, seconds)
-    trial.one_step()
+    trial.trainer.take_step()
     began = time.process_time()
     for _ in range(TRIAL_STEPS):
-        trial.one_step()
+        trial.trainer.take_step()
     steps = max(1, round(seconds * TRIAL_STEPS / (time.process_time() - began)))
     return Recipe(replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10)), seconds)

@@ -1,7 +1,7 @@
 """Checkpoints without pickle: one safetensors file for everything a run needs to go on, with a checksum.
 
-Tensors are named ``model/…``, ``optimizer/…`` and ``average/…``; the step and other plain numbers travel in the file's
-metadata as JSON. Generators need no saving, as each step derives its own from the seed.
+Tensors are named ``model/…`` and ``optimizer/…``; the step and other plain numbers are JSON in the file's metadata.
+Generators need no saving, as each step derives its own from the seed.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from nvdp.errors import InputError
 from nvdp.system import write_whole
@@ -105,6 +105,37 @@ def check_shapes(path: Path, expected: dict[str, Tensor], found: dict[str, Tenso
             f"{path} does not fit its configuration: '{name}' has shape "
             f"{given.get(name, 'missing')}; expected {wanted.get(name, 'no such weight')}"
         )
+
+
+def state_tensors(model: nn.Module, optimizer: Any) -> dict[str, Tensor]:
+    """The weights and the optimiser's state, as a checkpoint names them."""
+    state = {
+        f"{index}/{name}": tensor
+        for index, values in optimizer.state_dict()["state"].items()
+        for name, tensor in values.items()
+    }
+    return with_prefix("model", dict(model.state_dict())) | with_prefix("optimizer", state)
+
+
+def restore_state(path: Path, checkpoint: Checkpoint, model: nn.Module, optimizer: Any) -> None:
+    """Load what `state_tensors` gave into a model and its optimiser; `path` is what an error names."""
+    weights = checkpoint.part("model")
+    check_shapes(path, dict(model.state_dict()), weights)
+    model.load_state_dict(weights)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state: dict[int, dict[str, Tensor]] = {}
+    try:
+        for key, tensor in checkpoint.part("optimizer").items():
+            index, name = key.split("/")
+            state.setdefault(int(index), {})[name] = tensor
+            if tensor.shape not in (parameters[int(index)].shape, ()):
+                raise ValueError(f"'{key}' has shape {tuple(tensor.shape)}")
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+        for place, parameter in enumerate(parameters):  # which rounds NAdam's running product to the weights' precision
+            if "mu_product" in state.get(place, {}):
+                optimizer.state[parameter]["mu_product"] = state[place]["mu_product"].to(parameter.device)
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} does not fit its configuration: {error}") from None
 
 
 def checkpoint_path(folder: Path, step: int) -> Path:

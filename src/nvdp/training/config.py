@@ -1,4 +1,4 @@
-"""A run's whole configuration as one frozen record, its presets, and its JSON form."""
+"""A run's whole configuration as one frozen record, and its JSON form."""
 
 import dataclasses
 import json
@@ -15,10 +15,10 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
 from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES, KLScale
-from nvdp.training.optimizers import check_optimizer
 
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
+OPTIMIZERS = ("adam", "nadam")
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),
     "kl": (KLScale,),
@@ -27,6 +27,7 @@ _GROUPS: dict[str, tuple[type, ...]] = {
 }
 KINDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 T = TypeVar("T")
+TrainingSettings = Any  # a RunConfig or a PretrainConfig
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class RunConfig:
             raise InputError(
                 f"the objective '{self.objective}' is not for such a model; there are {', '.join(fitting)}"
             )
-        check_optimizer(self.optimizer)
+        if self.optimizer not in OPTIMIZERS:
+            raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in ("cosine", "constant"):
             raise InputError(f"unknown schedule '{self.schedule}'; expected cosine or constant")
         for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):

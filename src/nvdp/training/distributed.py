@@ -1,8 +1,8 @@
-"""Several processes on one run: each computes the bound of its share of a step's tasks, gradients are averaged.
+"""One run on one or several processes: each computes the bound of its share of a step's tasks, gradients are averaged.
 
-A run is defined by all tasks of a step, not by who computes them: every process draws the whole batch and the whole
-noise of a step and takes its own part, and normalisation over tasks uses the statistics of all. So a run comes to the
-same numbers, up to rounding, with any number of processes, and may go on with another.
+A run is defined by all tasks of a step, not by the process that computes them. Every process draws the whole batch and
+the whole noise of a step and takes its own part, and normalisation over tasks uses the statistics of all tasks. So a
+run gives the same numbers, up to rounding, with any number of processes, and it may resume with another number.
 """
 
 import multiprocessing
@@ -13,79 +13,122 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed
 from jaxtyping import Float
-from lightning_fabric import Fabric
-from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
 
 from nvdp.errors import InputError
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.randomness import ShareOfNoise
 from nvdp.tasks import TaskBatch
 
+if TYPE_CHECKING:  # Fabric takes as long to import as PyTorch
+    from lightning_fabric import Fabric
+
 Numbers = dict[str, float]
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Crew:
-    """The processes of a run, as one of them sees them; a run of one process is a crew of one."""
+class Machine:
+    """Where a run takes place: Fabric's own flags, the number of threads, and how a step is computed."""
 
-    fabric: Fabric
+    device: str = "auto"
+    devices: int = 1
+    precision: str = "32-true"
+    threads: int | None = None
+    engine: str = "fused"  # or "autograd"
 
-    @property
-    def size(self) -> int:
-        """How many there are."""
-        return self.fabric.world_size
 
-    @property
-    def first(self) -> bool:
-        """Whether this is the one that writes files and shows progress."""
-        return self.fabric.global_rank == 0
+class SingleProcess:
+    """A run in one process, without Fabric; `ProcessGroup` does the same with it."""
 
-    def prepare(self, module: nn.Module) -> None:
-        """Let normalisation over tasks see the tasks of all processes."""
-        for part in module.modules():
-            if self.size > 1 and isinstance(part, TaskNorm):
-                part.moments = moments_over_processes
+    def __init__(self, device: torch.device = CPU, rank: int = 0, size: int = 1) -> None:
+        self.device, self.rank, self.size = device, rank, size
 
     def share(self, tasks: TaskBatch) -> TaskBatch:
         """The tasks of this process."""
-        if self.size == 1:
-            return tasks
-        own = len(tasks) // self.size
-        part = slice(self.fabric.global_rank * own, (self.fabric.global_rank + 1) * own)
-        return TaskBatch(tasks.x[part], tasks.y[part], tasks.is_context[part], tasks.mask[part])
+        return tasks.to(self.device)
 
-    def noise(self, generator: torch.Generator | None) -> torch.Generator | None:
-        """A step's noise, of which each process uses its own part."""
-        if self.size == 1 or generator is None:
-            return generator
-        return ShareOfNoise.of(generator, self.fabric.global_rank, self.size)
+    def noise(self, generator: torch.Generator) -> torch.Generator:
+        """The generator of this process's share of a step's noise."""
+        return generator
 
-    def together(self, numbers: dict[str, Tensor]) -> Numbers:
-        """The means over processes; one that is not finite makes the mean so, and all skip the step."""
+    def mean(self, numbers: dict[str, Tensor]) -> Numbers:
+        """The means over processes."""
+        return {name: value.item() for name, value in numbers.items()}
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradient."""
+        loss.backward()
+
+    def clip_gradients(self, module: nn.Module, optimizer: Any, largest: float) -> Tensor:
+        """Clip the norm of the whole gradient; the norm before."""
+        return nn.utils.clip_grad_norm_(module.parameters(), largest)
+
+    def any_signal(self, number: int | None) -> int | None:
+        """The signal that any process was sent."""
+        return number
+
+
+class ProcessGroup(SingleProcess):
+    """The process group of a run as one of its processes sees it, through Fabric."""
+
+    def __init__(self, fabric: "Fabric") -> None:
+        super().__init__(fabric.device, fabric.global_rank, fabric.world_size)
+        self.fabric = fabric
+
+    def setup(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[nn.Module, Any]:
+        """Module and optimiser on the device, in Fabric's precision; task normalisation sees all processes' tasks."""
+        for part in module.modules():
+            if self.size > 1 and isinstance(part, TaskNorm):
+                part.moments = moments_over_processes
+        return self.fabric.setup(module, optimizer)
+
+    def share(self, tasks: TaskBatch) -> TaskBatch:
+        """The tasks of this process."""
+        if self.size > 1:
+            own = len(tasks) // self.size
+            part = slice(self.rank * own, (self.rank + 1) * own)
+            tasks = TaskBatch(tasks.x[part], tasks.y[part], tasks.is_context[part], tasks.mask[part])
+        return tasks.to(self.device)
+
+    def noise(self, generator: torch.Generator) -> torch.Generator:
+        """The generator of this process's share of a step's noise."""
+        return generator if self.size == 1 else ShareOfNoise.of(generator, self.rank, self.size)
+
+    def mean(self, numbers: dict[str, Tensor]) -> Numbers:
+        """The means over processes; one value that is not finite makes the mean so, and all skip the step."""
         if self.size == 1:
-            return {name: value.item() for name, value in numbers.items()}
+            return super().mean(numbers)
         values = torch.stack([value.detach().double() for value in numbers.values()]) / self.size
         torch.distributed.all_reduce(values)
         return dict(zip(numbers, values.tolist(), strict=True))
 
-    def stopped(self, number: int | None) -> int | None:
-        """The signal that any of the processes was sent: all end after the same step."""
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradient, averaged over processes."""
+        self.fabric.backward(loss)
+
+    def clip_gradients(self, module: nn.Module, optimizer: Any, largest: float) -> Tensor:
+        """Clip the norm of the whole gradient; the norm before."""
+        norm = self.fabric.clip_gradients(module, optimizer, max_norm=largest, error_if_nonfinite=False)
+        assert norm is not None
+        return norm
+
+    def any_signal(self, number: int | None) -> int | None:
+        """The signal that any process was sent: all stop after the same step."""
         if self.size == 1:
             return number
-        asked = torch.tensor(number or 0, device=self.fabric.device)
-        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
-        return int(asked) or None
+        largest = torch.tensor(number or 0, device=self.device)
+        torch.distributed.all_reduce(largest, torch.distributed.ReduceOp.MAX)
+        return int(largest) or None
 
 
 class _SumOverProcesses(torch.autograd.Function):
-    """Σ over processes; whatever depends on the sum in any process sends its gradient back to all."""
+    """Σ over processes; the gradient of whatever depends on the sum, in any process, goes back to all."""
 
     @staticmethod
     def forward(context: Any, values: Tensor) -> Tensor:
@@ -107,67 +150,108 @@ def moments_over_processes(r: Float[Tensor, "task r"]) -> tuple[Float[Tensor, " 
     return _SumOverProcesses.apply((r - mean).square().sum(0)) / tasks, mean
 
 
-def started_from_outside() -> int:
-    """How many processes of this run torchrun, or a scheduler through it, has started on this machine; 0 if none."""
-    found = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-    return int(os.environ["LOCAL_WORLD_SIZE"]) if found else 0
-
-
-def strategy_for(processes: int, from_outside: bool) -> str | DDPStrategy:
-    """Fabric's strategy: none for one process, otherwise data parallel in processes that it starts, or finds."""
-    if processes == 1:
-        return "auto"
-    if from_outside:
-        return DDPStrategy()
-    # Forked from a server that has imported everything once; not where a GPU is in use already, or on Windows.
-    forks = "forkserver" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
-    return DDPStrategy(start_method="forkserver" if forks else "spawn")
-
-
 def check_shares(tasks: int, processes: int, normalised: bool) -> None:
-    """Refuse a number of processes among which a step's tasks cannot be shared alike."""
+    """Refuse a number of processes that cannot share a step's tasks equally."""
     if processes < 1:
         raise InputError(f"--devices is {processes}; expected at least 1")
     if tasks % processes:
-        raise InputError(f"{tasks} tasks a step cannot be shared alike among {processes} processes")
+        raise InputError(f"{tasks} tasks a step cannot be shared equally by {processes} processes")
     if normalised and processes > 1 and tasks < 2 * processes:
         raise InputError(
             f"normalisation over tasks needs at least 2 tasks a step and process; got {tasks} for {processes}"
         )
 
 
-def launch(fabric: Fabric, member: Callable[..., Any], *arguments: Any) -> Any:
-    """Run `member` in every process, Fabric as its last argument, and return what the first one returns.
+def processes_of(machine: Machine) -> int:
+    """How many processes a run has in all: those that torchrun has started, or one for each device."""
+    return int(os.environ["WORLD_SIZE"]) if _local_processes() else machine.devices
 
-    A process that dies ends all. Ctrl-C and SIGTERM are passed on, so that all finish the step in hand together.
+
+def _local_processes() -> int:
+    """How many processes torchrun, or a scheduler through it, has started on this machine; 0 if none."""
+    found = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
+    return int(os.environ["LOCAL_WORLD_SIZE"]) if found else 0
+
+
+def _fabric(machine: Machine) -> "Fabric":
+    """Fabric on a machine's devices: data parallel if there are several, in processes that it starts or finds."""
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
+    from lightning_fabric.utilities.exceptions import MisconfigurationException
+
+    local, processes = _local_processes(), processes_of(machine)
+    devices = local or machine.devices
+    strategy: str | DDPStrategy = "auto"
+    if processes > 1:
+        # Forked from a server that has imported everything once; not where a GPU is in use already, or on Windows.
+        forks = "forkserver" in multiprocessing.get_all_start_methods() and not torch.cuda.is_initialized()
+        strategy = DDPStrategy() if local else DDPStrategy(start_method="forkserver" if forks else "spawn")
+    try:
+        return Fabric(
+            accelerator=machine.device,
+            devices=devices,
+            num_nodes=processes // devices,
+            strategy=strategy,
+            precision=machine.precision,  # type: ignore[arg-type]
+        )
+    except (RuntimeError, ValueError, TypeError, MisconfigurationException) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"cannot use {devices} × {machine.device}, {machine.precision}: {reason}") from None
+
+
+def launch(machine: Machine, prepare: Callable[[], None], work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call `work(*arguments, process_group)` in every process of a run, and return what rank 0 returns.
+
+    Args:
+        machine: The devices and precision.
+        prepare: Called once, when the devices are found and before the work begins.
+        work: A function of a module, so that started processes can import it.
+        arguments: Its first arguments.
+
+    Returns:
+        What `work` returns in rank 0.
     """
+    fabric = _fabric(machine)
+    if machine.devices > 1 and not _local_processes():
+        prepare()
+        return _start_processes(fabric, machine.devices, partial(work, *arguments))
+    fabric.launch()
+    if fabric.global_rank == 0:
+        prepare()
+    fabric.barrier()
+    return work(*arguments, ProcessGroup(fabric))
+
+
+def _start_processes(fabric: "Fabric", processes: int, work: Callable[[ProcessGroup], Any]) -> Any:
+    """One process that ends ends all. Ctrl-C and SIGTERM are passed on, so that all stop after the same step."""
+    from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException
+
     start_method = fabric.strategy._start_method  # type: ignore[attr-defined]
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload(["nvdp.training.loop"])
+        context.set_forkserver_preload(["nvdp.training.loop", "lightning_fabric"])
     reasons = context.SimpleQueue()
     before = os.environ.get("MASTER_PORT")
     try:
         with _signals_passed_on() as seen:
-            work = partial(member, *arguments)
-            outcome = fabric.launch(_member, work, reasons, dict(os.environ)).value  # type: ignore[arg-type]
+            outcome = fabric.launch(_process, work, reasons, dict(os.environ)).value  # type: ignore[arg-type]
     except (ProcessExitedException, ProcessRaisedException) as error:
-        if not reasons.empty():  # what one process had to say; the others only lost it
+        if not reasons.empty():  # of the process that failed first; the others only lost it
             raise InputError(reasons.get()) from None
         if isinstance(error, ProcessExitedException):
             how = error.signal_name or f"code {error.exit_code}"
             raise InputError(
-                f"process {error.error_index + 1} of {fabric.world_size} ended by {how}, and the run with it; "
+                f"process {error.error_index + 1} of {processes} ended by {how}, and the run with it; "
                 "--resume goes on from the last checkpoint, with any --devices"
             ) from None
         if "Connection closed by peer" in str(error) or "Connection reset by peer" in str(error):
             raise InputError(
-                f"one of the {fabric.world_size} processes is gone, and the run with it; "
+                f"one of the {processes} processes is gone, and the run with it; "
                 "--resume goes on from the last checkpoint, with any --devices"
             ) from None
         raise
     finally:
-        os.environ.pop("MASTER_PORT", None)  # Fabric leaves it for the next run to trip over
+        os.environ.pop("MASTER_PORT", None)  # Fabric leaves it behind, and the next run would fail on it
         if before is not None:
             os.environ["MASTER_PORT"] = before
     return replace(outcome, stopped_by=seen[0]) if seen and outcome.stopped_by is not None else outcome
@@ -180,10 +264,12 @@ class _Result:
         self.value = value
 
 
-def _member(fabric: Fabric, member: Callable[[Fabric], Any], reasons: Any, environment: dict[str, str]) -> _Result:
-    os.environ.update(environment)  # a server that forks knows that of its own start
+def _process(
+    fabric: "Fabric", work: Callable[[ProcessGroup], Any], reasons: Any, environment: dict[str, str]
+) -> _Result:
+    os.environ.update(environment)  # a fork server has the environment of its own start
     try:
-        return _Result(member(fabric))
+        return _Result(work(ProcessGroup(fabric)))
     except InputError as error:
         reasons.put(str(error))
         raise
@@ -191,12 +277,12 @@ def _member(fabric: Fabric, member: Callable[[Fabric], Any], reasons: Any, envir
 
 @contextmanager
 def _signals_passed_on() -> Iterator[list[int]]:
-    """Signals become a polite request to all processes; the numbers that came."""
+    """The first signal asks all processes to stop, a second one kills them; yields the signals that came."""
     seen: list[int] = []
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         for process in multiprocessing.active_children():
-            process.kill() if seen else process.terminate()  # a second one is obeyed at once
+            process.kill() if seen else process.terminate()
         seen.append(number)
 
     try:

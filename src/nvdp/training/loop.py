@@ -1,21 +1,22 @@
-"""Tasks drawn ahead: while a step is computed, a thread draws the tasks of the next one."""
+"""The training loop: one step, one schedule, one loop for runs, fits, pretraining and benchmarks.
+
+A `Trainer` takes steps and yields after each; its callers stop, score, log and save. `train` is a run in a folder. It
+resumes bit for bit, as every step derives its tasks and its noise from the seed and its number.
+"""
 
 import math
-import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
@@ -26,45 +27,50 @@ from nvdp.nn.fused import engine_named
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.randomness import derived_generator
-from nvdp.system import keep_freed_memory, remove_unfinished, use_threads
+from nvdp.system import keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import (
     Checkpoint,
-    check_shapes,
     checkpoint_path,
     load_newest_checkpoint,
+    restore_state,
     save_checkpoint,
-    with_prefix,
+    state_tensors,
 )
-from nvdp.training.config import RunConfig
-from nvdp.training.distributed import Crew, check_shares, launch, started_from_outside, strategy_for
-from nvdp.training.optimizers import build_optimizer
+from nvdp.training.config import RunConfig, TrainingSettings
+from nvdp.training.distributed import Machine as Machine
+from nvdp.training.distributed import Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.progress import StopRequest, TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
 
+MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before training gives up
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
+    "adam": (torch.optim.Adam, {"fused": True}),
+    "nadam": (torch.optim.NAdam, {"foreach": True}),
+}
 
-class Prefetch:
-    """Gives the tasks of consecutive steps. Each step's tasks depend on its number alone, so order cannot matter."""
 
-    def __init__(self, draw: Callable[[int], TaskBatch], start: int, stop: int) -> None:
-        self._draw, self._stop = draw, stop
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
-        self._next: Future[TaskBatch] = self._thread.submit(draw, start)
+def learning_rate_at(settings: TrainingSettings, step: int, progress: float | None = None) -> float:
+    """The learning rate of a step: linear warm-up, then constant or half a cosine down to zero.
 
-    def take(self, step: int) -> TaskBatch:
-        """The tasks of this step; drawing those of the next one begins."""
-        tasks = self._next.result()
-        if step + 1 < self._stop:
-            self._next = self._thread.submit(self._draw, step + 1)
-        return tasks
+    Args:
+        settings: Its learning rate, schedule, warm-up and number of steps.
+        step: The number of steps taken so far.
+        progress: Where on the cosine the step is, in [0, 1]; by default its place among the steps after the warm-up.
 
-    def __enter__(self) -> Self:
-        return self
+    Returns:
+        The learning rate.
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._thread.shutdown(cancel_futures=True)
+    >>> learning_rate_at(RunConfig(steps=100, warmup_steps=10, learning_rate=1.0), 4)
+    0.5
+    """
+    if step < settings.warmup_steps:
+        return settings.learning_rate * (step + 1) / settings.warmup_steps
+    if settings.schedule == "constant":
+        return settings.learning_rate
+    if progress is None:
+        progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 class TrainingStep(nn.Module):
@@ -89,24 +95,149 @@ class TrainingStep(nn.Module):
         return numbers
 
 
-MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before a run gives up
-Sums = dict[str, float]
+def build_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimiser of that name.
+
+    >>> type(build_optimizer("nadam", [nn.Parameter(torch.zeros(1))], 1e-3)).__name__
+    'NAdam'
+    """
+    kind, options = OPTIMIZERS[name]
+    return kind(parameters, lr=learning_rate, **options)
 
 
-@dataclass(frozen=True)
-class Machine:
-    """Where a run takes place: Fabric's own flags, the number of threads, and how a step is computed."""
+@dataclass
+class Trainer:
+    """A model whose bound is maximised step by step.
 
-    device: str = "auto"
-    devices: int = 1
-    precision: str = "32-true"
-    threads: int | None = None
-    engine: str = "fused"  # or autograd: how a step is computed
+    Args:
+        settings: Steps, learning rate, schedule and clipping.
+        model: The weights that are trained.
+        module: Its forward pass returns "bound", a scalar to maximise, and numbers to log.
+        optimizer: Of the model's parameters.
+        inputs: The arguments of the module's forward pass, by the number of the step.
+        processes: The process group; one process by default.
+        time_used: The share of the allowed time that is used up; the schedule then follows it if it is ahead of the
+            steps.
+        step: Steps taken.
+        skipped: Steps that changed nothing, as their bound or gradient was not finite.
+        progress: The share of all steps, or of the time if that is further, that is used up.
+    """
+
+    settings: TrainingSettings
+    model: nn.Module
+    module: nn.Module
+    optimizer: Any
+    inputs: Callable[[int], tuple[Any, ...]]
+    processes: SingleProcess = field(default_factory=SingleProcess)
+    time_used: Callable[[], float] | None = None
+    step: int = 0
+    skipped: int = 0
+    progress: float = 0.0
+
+    def steps(self) -> Iterator[Numbers | None]:
+        """Take steps until the last one or the end of the time; yields the numbers of each, or None if skipped."""
+        while self.progress < 1:
+            yield self.take_step()
+
+    def resume_at(self, step: int, skipped: int) -> None:
+        """Go on from a step."""
+        self.step, self.skipped, self.progress = step, skipped, step / self.settings.steps
+
+    def take_step(self) -> Numbers | None:
+        """One training step; its numbers, or None if it was skipped."""
+        rate = learning_rate_at(self.settings, self.step, None if self.time_used is None else self.progress)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        own = self.module(*self.inputs(self.step))
+        self.optimizer.zero_grad()
+        numbers = self.processes.mean(own)
+        taken = self._update(own["bound"]) if math.isfinite(numbers["bound"]) else False
+        self.step += 1
+        self.progress = max(self.step / self.settings.steps, 0.0 if self.time_used is None else self.time_used())
+        if taken:
+            return numbers
+        self.skipped += 1
+        if self.skipped > min(MOST_SKIPPED, self.settings.steps // 2):
+            raise InputError(
+                f"{self.skipped} of {self.step} steps had a bound or gradient that is not finite; "
+                "lower the learning rate"
+            )
+        return None
+
+    def _update(self, bound: Tensor) -> bool:
+        """Follow the gradient of a bound; False if it is not finite, and nothing changed."""
+        self.processes.backward(-bound)
+        largest = math.inf if self.settings.gradient_clip is None else self.settings.gradient_clip
+        norm = self.processes.clip_gradients(self.module, self.optimizer, largest)
+        finite = math.isfinite(norm.item())
+        if finite:
+            self.optimizer.step()
+        return finite
+
+
+def task_inputs(
+    config: RunConfig, draw: Callable[[int], TaskBatch], processes: SingleProcess
+) -> Callable[[int], tuple[Any, ...]]:
+    """The inputs of `TrainingStep` by the number of the step: this process's share of the tasks and of the noise."""
+
+    def inputs(step: int) -> tuple[Any, ...]:
+        tasks = processes.share(draw(step))
+        noise = processes.noise(derived_generator(config.seed, "noise", step, device=processes.device))
+        return tasks.x, tasks.y, tasks.is_context, tasks.mask, noise
+
+    return inputs
+
+
+def trainer_in_memory(
+    config: RunConfig, source: TaskSource, time_used: Callable[[], float] | None = None, engine: str = "fused"
+) -> Trainer:
+    """A trainer of a new model on the CPU, without a folder.
+
+    Args:
+        config: Model, objective and schedule.
+        source: The training tasks.
+        time_used: The share of the allowed time that is used up, if time is limited.
+        engine: How a step is computed.
+
+    Returns:
+        The trainer, before its first step.
+    """
+    model, processes = build_model(config.model, config.seed), SingleProcess()
+    module = TrainingStep(model, config.objective, config.kl, engine)
+    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
+
+    def draw(step: int) -> TaskBatch:
+        return source.training_batch(config.seed, step, config.tasks_per_step)
+
+    return Trainer(config, model, module, optimizer, task_inputs(config, draw, processes), processes, time_used)
+
+
+class Prefetch:
+    """Draws the batch of the next step in a thread while a step is computed; a batch depends on its step alone."""
+
+    def __init__(self, draw: Callable[[int], Any], stop: int) -> None:
+        self._draw, self._stop = draw, stop
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batches")
+        self._next: Future[Any] | None = None
+
+    def take(self, step: int) -> Any:
+        """The batch of this step, which follows the step asked for before."""
+        batch = (self._next or self._thread.submit(self._draw, step)).result()
+        self._next = self._thread.submit(self._draw, step + 1) if step + 1 < self._stop else None
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._thread.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call of `train` ended."""
+    """How training in a folder ended."""
 
     step: int
     seconds: float
@@ -115,18 +246,70 @@ class Outcome:
     skipped: int = 0  # steps whose bound or gradient was not finite
 
 
-def learning_rate_at(config: RunConfig, step: int) -> float:
-    """The learning rate of a step: linear warm-up, then constant or half a cosine down to zero.
+def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool, title: str) -> Outcome:
+    """Take all steps of a run, with its log, checkpoints and progress bar; a signal saves and stops.
 
-    >>> learning_rate_at(RunConfig(steps=100, warmup_steps=10, learning_rate=1.0), 4)
-    0.5
+    Args:
+        trainer: Before its first step.
+        folder: Of the run, made by `start_run`.
+        resume: Continue from the newest checkpoint, if there is one.
+        progress: Show a bar.
+        title: What the bar is called.
+
+    Returns:
+        The steps taken in all, and why training stopped.
     """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    if config.schedule == "constant":
-        return config.learning_rate
-    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)
-    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    settings, processes, place = trainer.settings, trainer.processes, folder / CHECKPOINTS
+    checkpoint, notes = load_newest_checkpoint(place) if resume else (None, [])
+    sums: Numbers = {}  # of the steps since the last row of the log
+    before = 0.0
+    if checkpoint is not None:
+        restore_state(checkpoint_path(place, checkpoint.step), checkpoint, trainer.model, trainer.optimizer)
+        sums, before = checkpoint.numbers["sums"], checkpoint.numbers["seconds"]
+        trainer.resume_at(checkpoint.step, checkpoint.numbers["skipped"])
+    began, saved, stopped_by = time.monotonic(), trainer.step if checkpoint else -1, None
+
+    def seconds() -> float:
+        return before + time.monotonic() - began
+
+    def save() -> None:
+        if processes.rank == 0:
+            numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds()}
+            tensors = state_tensors(trainer.model, trainer.optimizer)
+            save_checkpoint(place, Checkpoint(trainer.step, tensors, numbers))
+
+    with (
+        RunLog(folder, trainer.step) if processes.rank == 0 else nullcontext() as log,
+        TrainingProgress(title, settings.steps, trainer.step, progress and processes.rank == 0) as bar,
+        StopRequest(patient=processes.size > 1) as stop,
+    ):
+        for numbers in trainer.steps():
+            bar.advance_to(trainer.step)
+            for name, value in ({} if numbers is None else numbers | {"steps": 1.0}).items():
+                sums[name] = sums.get(name, 0.0) + value
+            if trainer.step % settings.log_every == 0 or trainer.step == settings.steps:
+                row = _log_row(trainer, sums)
+                if log is not None:
+                    log.write(row | {"seconds": seconds()})
+                bar.show(row)
+                sums = {}
+            if trainer.step % settings.checkpoint_every == 0:
+                save()
+                saved = trainer.step
+            if trainer.step < settings.steps and (stopped_by := processes.any_signal(stop.signal)) is not None:
+                break
+        if trainer.step > saved:
+            save()
+    if trainer.skipped:
+        notes.append(f"{trainer.skipped} of {trainer.step} steps were skipped: their bound or gradient was not finite")
+    return Outcome(trainer.step, seconds(), stopped_by, tuple(notes), trainer.skipped)
+
+
+def _log_row(trainer: Trainer, sums: Numbers) -> Numbers:
+    count = max(sums.get("steps", 0.0), 1.0)
+    means = {name: sums.get(name, 0.0) / count for name in ("bound", "LL", "KL", "rate")}
+    rate = learning_rate_at(trainer.settings, trainer.step - 1)
+    return {"step": trainer.step, **means, "learning_rate": rate, "skipped": trainer.skipped}
 
 
 def train(
@@ -136,203 +319,53 @@ def train(
     machine: Machine = Machine(),  # noqa: B008  (a frozen record)
     progress: bool = False,
 ) -> Outcome:
-    """Train a model as configured and leave the run in `folder`; with `resume` go on bit for bit.
+    """Train a model as configured and leave the run in `folder`.
 
-    With several `machine.devices` the tasks of a step are shared by as many processes, which Fabric starts; the numbers
-    are those of one process up to rounding. Processes started by torchrun find each other.
+    With several `machine.devices`, as many processes share the tasks of a step; the numbers are those of one process up
+    to rounding. Processes that torchrun has started find each other.
+
+    Args:
+        config: Model, tasks and training.
+        folder: A new one, or with `resume` that of a run to continue, bit for bit.
+        resume: Continue the run in the folder; where there is none yet, begin it.
+        machine: Devices, precision, threads and engine.
+        progress: Show a bar on standard error.
+
+    Returns:
+        The steps taken in all, and why training stopped.
     """
-    engine_named(machine.engine)  # an unknown name is refused before anything else is done
-    found = started_from_outside()
-    processes = int(os.environ["WORLD_SIZE"]) if found else machine.devices
+    engine_named(machine.engine)  # refuses an unknown name
     source = task_source(config.task, config.data, episodes=config.episodes)
-    source.training_batch(config.seed, 0, 1)  # data that cannot be read is told before a folder is made
-    model = build_model(config.model, config.seed)
-    normalised = any(isinstance(part, TaskNorm) for part in model.modules())
-    check_shares(config.tasks_per_step, processes, normalised)
-    fabric = _fabric(machine, processes, found)
-    if processes > 1 and not found:
-        start_run(folder, config, resume)
-        return launch(fabric, _member, config, folder, resume, progress, machine)
-    fabric.launch()
-    if fabric.global_rank == 0:
-        start_run(folder, config, resume)
-    fabric.barrier()
-    return _work(config, folder, resume, progress, machine, model, source, fabric)
-
-
-def _member(config: RunConfig, folder: Path, resume: bool, progress: bool, machine: Machine, fabric: Fabric) -> Outcome:
-    """What each of several processes does."""
-    model, source = (
-        build_model(config.model, config.seed),
-        task_source(config.task, config.data, episodes=config.episodes),
-    )
-    return _work(config, folder, resume, progress, machine, model, source, fabric)
-
-
-def _work(
-    config: RunConfig,
-    folder: Path,
-    resume: bool,
-    progress: bool,
-    machine: Machine,
-    model: AnyModel,
-    source: TaskSource,
-    fabric: Fabric,
-) -> Outcome:
-    keep_freed_memory()
-    use_threads(machine.threads)
-    crew = Crew(fabric)
-    with only_process(folder) if crew.first else nullcontext():
-        if crew.first:
-            remove_unfinished(folder)
-            remove_unfinished(folder / CHECKPOINTS)
-        return _train(config, folder, resume, progress and crew.first, crew, model, source, machine.engine)
+    source.training_batch(config.seed, 0, 1)  # refuses data that cannot be read before a folder is made
+    normalised = any(isinstance(part, TaskNorm) for part in build_model(config.model).modules())
+    check_shares(config.tasks_per_step, processes_of(machine), normalised)
+    prepare = partial(start_run, folder, config, resume)
+    return launch(machine, prepare, _train, config, folder, resume, progress, machine)
 
 
 def _train(
-    config: RunConfig,
-    folder: Path,
-    resume: bool,
-    progress: bool,
-    crew: Crew,
-    model: AnyModel,
-    source: TaskSource,
-    engine: str,
+    config: RunConfig, folder: Path, resume: bool, progress: bool, machine: Machine, processes: ProcessGroup
 ) -> Outcome:
-    fabric = crew.fabric
-    crew.prepare(model)
+    """What each process of a run does."""
+    keep_freed_memory()
+    use_threads(machine.threads)
+    source = task_source(config.task, config.data, episodes=config.episodes)
+    model = build_model(config.model, config.seed)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
-    step_module, optimizer = fabric.setup(TrainingStep(model, config.objective, config.kl, engine), optimizer)
-    average = (
-        AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.weight_average), use_buffers=True)
-        if config.weight_average
-        else None
-    )
-    checkpoint, notes = load_newest_checkpoint(folder / CHECKPOINTS) if resume else (None, [])
-    step, sums, skipped, before = _restore(folder, checkpoint, model, optimizer, average)
-    began = time.monotonic()
-
-    def save() -> None:
-        if not crew.first:
-            return
-        numbers = {"sums": sums, "skipped": skipped, "seconds": before + time.monotonic() - began}
-        tensors = with_prefix("model", dict(model.state_dict()))
-        tensors |= with_prefix("optimizer", dict(_optimizer_tensors(optimizer)))
-        if average is not None:
-            tensors |= with_prefix("average", dict(average.state_dict()))
-        save_checkpoint(folder / CHECKPOINTS, Checkpoint(step, tensors, numbers))
+    step_module = TrainingStep(model, config.objective, config.kl, machine.engine)
+    module, optimizer = processes.setup(step_module, optimizer)
 
     def draw(step: int) -> TaskBatch:
         return source.training_batch(config.seed, step, config.tasks_per_step)
 
-    title = f"{config.model.name} on {config.task}"
     with (
-        Prefetch(draw, step, config.steps) as prefetch,
-        RunLog(folder, step) if crew.first else nullcontext() as log,
-        TrainingProgress(title, config.steps, step, progress) as bar,
-        StopRequest(patient=crew.size > 1) as stop,
+        only_process(folder) if processes.rank == 0 else nullcontext(),
+        Prefetch(draw, config.steps) as batches,
     ):
-        stopped_by = None
-        while step < config.steps and (stopped_by := crew.stopped(stop.signal)) is None:
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate_at(config, step)
-            tasks = crew.share(prefetch.take(step)).to(fabric.device)
-            noise = crew.noise(derived_generator(config.seed, "noise", step, device=fabric.device))
-            own = step_module(tasks.x, tasks.y, tasks.is_context, tasks.mask, noise)
-
-            optimizer.zero_grad()
-            numbers = crew.together(own)
-            finite = math.isfinite(numbers["bound"])
-            if finite:
-                fabric.backward(-own["bound"])
-                most = math.inf if config.gradient_clip is None else config.gradient_clip
-                norm = fabric.clip_gradients(step_module, optimizer, max_norm=most, error_if_nonfinite=False)
-                finite = norm is None or math.isfinite(norm.item())
-            if finite:
-                optimizer.step()
-                if average is not None:
-                    average.update_parameters(model)
-                for name, value in numbers.items():
-                    sums[name] = sums.get(name, 0.0) + value
-                sums["steps"] = sums.get("steps", 0.0) + 1
-            else:
-                skipped += 1
-                if skipped > MOST_SKIPPED:
-                    raise InputError(
-                        f"{skipped} of {step + 1} steps had a bound or gradient that is not finite; "
-                        "lower the learning rate"
-                    )
-            step += 1
-            bar.advance()
-
-            if step % config.log_every == 0 or step == config.steps:
-                row = _row(step, sums, learning_rate_at(config, step - 1), skipped)
-                if log is not None:
-                    log.write(row | {"seconds": before + time.monotonic() - began})
-                bar.show(row)
-                sums = {}
-            if step % config.checkpoint_every == 0:
-                save()
-        if checkpoint is None or step > checkpoint.step:
-            save()
-    if step == config.steps and crew.first:
-        save_model(folder, model if average is None else average.module, step)
-    if skipped:
-        notes = [*notes, f"{skipped} of {step} steps were skipped: their bound or gradient was not finite"]
-    return Outcome(step, before + time.monotonic() - began, stopped_by, tuple(notes), skipped)
-
-
-def _fabric(machine: Machine, processes: int, found: int) -> Fabric:
-    devices = found or machine.devices
-    try:
-        return Fabric(
-            accelerator=machine.device,
-            devices=devices,
-            num_nodes=processes // devices,
-            strategy=strategy_for(processes, found > 0),
-            precision=machine.precision,  # type: ignore[arg-type]
-        )
-    except (RuntimeError, ValueError, TypeError, MisconfigurationException) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise InputError(f"cannot use {devices} × {machine.device}, {machine.precision}: {reason}") from None
-
-
-def _row(step: int, sums: Sums, learning_rate: float, skipped: int) -> dict[str, float]:
-    count = max(sums.get("steps", 0.0), 1.0)
-    means = {name: sums.get(name, 0.0) / count for name in ("bound", "LL", "KL", "rate")}
-    return {"step": step, **means, "learning_rate": learning_rate, "skipped": skipped}
-
-
-def _optimizer_tensors(optimizer: Any) -> Iterator[tuple[str, Tensor]]:
-    for index, state in optimizer.state_dict()["state"].items():
-        for name, tensor in state.items():
-            yield f"{index}/{name}", tensor
-
-
-def _restore(
-    folder: Path, checkpoint: Checkpoint | None, model: AnyModel, optimizer: Any, average: AveragedModel | None
-) -> tuple[int, Sums, int, float]:
-    if checkpoint is None:
-        return 0, {}, 0, 0.0
-    path = checkpoint_path(folder / CHECKPOINTS, checkpoint.step)
-    for name, module in (("model", model), ("average", average)):
-        if module is not None:
-            check_shapes(path, dict(module.state_dict()), checkpoint.part(name))
-            module.load_state_dict(checkpoint.part(name))
-    state: dict[int, dict[str, Tensor]] = {}
-    parameters = list(model.parameters())
-    numbers = checkpoint.numbers
-    try:
-        for key, tensor in checkpoint.part("optimizer").items():
-            index, name = key.split("/")
-            state.setdefault(int(index), {})[name] = tensor
-            if tensor.shape not in (parameters[int(index)].shape, ()):
-                raise ValueError(f"'{key}' has shape {tuple(tensor.shape)}")
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        for place, parameter in enumerate(parameters):  # which takes NAdam's running product to the weights' precision
-            if "mu_product" in state.get(place, {}):
-                optimizer.state[parameter]["mu_product"] = state[place]["mu_product"].to(parameter.device)
-        sums = {str(name): float(value) for name, value in numbers["sums"].items()}
-        return checkpoint.step, sums, int(numbers["skipped"]), float(numbers["seconds"])
-    except (ValueError, IndexError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} does not fit its configuration: {error}") from None
+        inputs = task_inputs(config, batches.take, processes)
+        trainer = Trainer(config, model, module, optimizer, inputs, processes)
+        title = f"{config.model.name} on {config.task}"
+        outcome = train_in_folder(trainer, folder, resume, progress, title)
+        if outcome.step == config.steps and processes.rank == 0:
+            save_model(folder, model, outcome.step)
+    return outcome

@@ -1,14 +1,12 @@
-"""How a feature extractor is pretrained, as one frozen record that prints as it is saved."""
+"""Pretraining: a feature extractor learns to classify the training classes; few-shot models then use its features."""
 
 import dataclasses
 import json
-import math
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -25,17 +23,10 @@ from nvdp.nn.extractors import EXTRACTORS, ConvExtractor
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.system import chosen_device, keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
-from nvdp.training.checkpoint import (
-    Checkpoint,
-    checksum,
-    load_newest_checkpoint,
-    load_tensors,
-    save_checkpoint,
-    save_tensors,
-    with_prefix,
-)
-from nvdp.training.progress import StopRequest, TrainingProgress
-from nvdp.training.run_folder import CHECKPOINTS, CONFIG, only_process, start_run
+from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
+from nvdp.training.distributed import SingleProcess
+from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
+from nvdp.training.run_folder import CONFIG, only_process, start_run
 
 KIND = "extractor"
 HEADS = ("cosine", "linear")
@@ -64,6 +55,9 @@ class PretrainConfig:
     log_every: int = 50
     checkpoint_every: int = 500
     kind: str = KIND
+    schedule: ClassVar[str] = "cosine"
+    warmup_steps: ClassVar[int] = 0
+    gradient_clip: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         if self.task not in FEWSHOT_TASKS:
@@ -84,10 +78,6 @@ class PretrainConfig:
     def features(self) -> int:
         """Numbers that come out of the extractor."""
         return EXTRACTORS[self.extractor].features(self.size)
-
-    def learning_rate_at(self, step: int) -> float:
-        """Half a cosine down to zero."""
-        return self.learning_rate * 0.5 * (1 + math.cos(math.pi * step / self.steps))
 
     def to_json(self) -> str:
         """The text of config.json."""
@@ -145,6 +135,24 @@ class PretrainedClassifier(nn.Module):
         if self.config.head == "linear":
             return self.head(features)
         return self.scale * F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.head.weight, dim=-1))
+
+
+class ClassificationStep(nn.Module):
+    """The cross-entropy of a batch as the forward pass of a module, as the training loop needs it."""
+
+    def __init__(self, model: PretrainedClassifier) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
+    ) -> dict[str, Float[Tensor, ""]]:
+        """The mean log-likelihood of the classes, which is the bound here."""
+        mixed = self.model.config.precision == "bf16-mixed"
+        with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
+            logits = self.model(vectors)
+        log_likelihood = -F.cross_entropy(logits.float(), classes)
+        return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
 def build_classifier(config: PretrainConfig, classes: int) -> PretrainedClassifier:
@@ -212,6 +220,7 @@ def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeCo
 
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
+Batch = tuple[Tensor, Tensor]  # images as rows, and their classes
 
 
 @dataclass(frozen=True)
@@ -247,137 +256,101 @@ def pretrain(
     progress: bool = False,
     said: Callable[[str], None] = print,
 ) -> int | None:
-    """Train an extractor, leave it and the features of all images in `folder`; the signal that stopped it, if any."""
+    """Train an extractor and leave it, and the features of all images, in a folder.
+
+    Args:
+        config: What to train, and how.
+        folder: A new one, or with `resume` that of a run to continue.
+        resume: Continue the run in the folder; damaged features are made again.
+        device: auto, cpu, cuda …
+        threads: Of PyTorch.
+        progress: Show a bar on standard error.
+        said: Is given each line of text for the user.
+
+    Returns:
+        The signal that stopped it, or None if it is done.
+    """
     keep_freed_memory()
     use_threads(threads)
     source = class_source(config.task, config.data)
     images, validation = TrainingImages(source.split("train"), config), source.split("validation")
-    source.split("test")  # data that cannot be read is told before a folder is made
+    source.split("test")  # refuses data that cannot be read before a folder is made
     start_run(folder, config, resume)
-    with only_process(folder):
-        model = build_classifier(config, images.pool.classes).to(chosen_device(device))
-        stopped = _train(config, folder, resume, progress, model, images, validation, said)
-        if stopped is None:
-            extract, origin = load_extractor(folder, device)
-            write_features(source, folder, extract, config.features, origin, said)
-        return stopped
-
-
-def _train(
-    config: PretrainConfig,
-    folder: Path,
-    resume: bool,
-    progress: bool,
-    model: PretrainedClassifier,
-    images: TrainingImages,
-    validation: ClassPool,
-    said: Callable[[str], None],
-) -> int | None:
-    optimizer = _optimizer(config, model)
-    checkpoint, notes = load_newest_checkpoint(folder / CHECKPOINTS) if resume else (None, [])
-    for note in notes:
-        said(f"note: {note}")
-    step, before = _restore(checkpoint, model, optimizer)
-    began = time.monotonic()
-
-    def save() -> None:
-        state = optimizer.state
-        momenta = {name: state[p]["momentum_buffer"] for name, p in model.named_parameters() if p in state}
-        tensors = with_prefix("model", dict(model.state_dict())) | with_prefix("optimizer", momenta)
-        seconds = before + time.monotonic() - began
-        save_checkpoint(folder / CHECKPOINTS, Checkpoint(step, tensors, {"seconds": seconds}))
-
-    with (
-        TrainingProgress(f"{config.extractor} on {config.task}", config.steps, step, progress) as bar,
-        StopRequest() as stop,
-    ):
-        while step < config.steps and stop.signal is None:
-            loss = training_step(config, model, optimizer, images, step)
-            step += 1
-            bar.advance()
-            if step % config.log_every == 0 or step == config.steps:
-                bar.say(step, f"cross-entropy {loss:.3f}")
-            if step % config.checkpoint_every == 0:
-                save()
-        if checkpoint is None or step > checkpoint.step:
-            save()
-    if step < config.steps:
-        return stop.signal
-    seconds = before + time.monotonic() - began
-    shape = one_shot_episodes(validation)
-    accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
-    text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"
-    said(f"{step} steps in {seconds:.0f} s; nearest class mean on validation classes: {text}")
-    numbers = {"steps": step, "seconds": seconds, "nearest_mean_accuracy": accuracy}
-    save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
+    model = build_classifier(config, images.pool.classes)
+    with only_process(folder), Prefetch(images.batch, config.steps) as batches:
+        trainer = _trainer(config, model, batches.take, chosen_device(device))
+        title = f"{config.extractor} on {config.task}"
+        outcome = train_in_folder(trainer, folder, resume, progress, title)
+        for note in outcome.notes:
+            said(f"note: {note}")
+        if outcome.stopped_by is not None:
+            return outcome.stopped_by
+        _save(config, folder, model, validation, outcome, said)
+        extract, origin = load_extractor(folder, device)
+        write_features(source, folder, extract, config.features, origin, said)
     return None
 
 
-def training_step(
+def _trainer(
     config: PretrainConfig,
     model: PretrainedClassifier,
-    optimizer: torch.optim.Optimizer,
-    images: TrainingImages,
-    step: int,
-) -> float:
-    """One step of SGD on the cross-entropy of a batch, which is returned."""
-    model.train()
-    for group in optimizer.param_groups:
-        group["lr"] = config.learning_rate_at(step)
-    vectors, classes = images.batch(step)
-    device = model.head.weight.device
-    with _precision(config, device):
-        logits = model(vectors.to(device))
-    loss = F.cross_entropy(logits.float(), classes.to(device))
-    if not torch.isfinite(loss):
-        raise InputError(f"the cross-entropy of step {step} is {loss.item()}; lower the learning rate")
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    return loss.item()
+    draw: Callable[[int], tuple[Tensor, Tensor]],
+    device: torch.device,
+) -> Trainer:
+    model.train().to(device)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.SGD(
+        trained, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=True
+    )
+
+    def inputs(step: int) -> tuple[Tensor, ...]:
+        return tuple(tensor.to(device) for tensor in draw(step))
+
+    return Trainer(config, model, ClassificationStep(model), optimizer, inputs, SingleProcess(device))
+
+
+def _save(
+    config: PretrainConfig,
+    folder: Path,
+    model: PretrainedClassifier,
+    validation: ClassPool,
+    outcome: Outcome,
+    said: Callable[[str], None],
+) -> None:
+    """Write the extractor with its accuracy on validation classes."""
+    shape = one_shot_episodes(validation)
+    accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
+    text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"
+    said(f"{outcome.step} steps in {outcome.seconds:.0f} s; nearest class mean on validation classes: {text}")
+    numbers = {"steps": outcome.step, "seconds": outcome.seconds, "nearest_mean_accuracy": accuracy}
+    save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
 
 
 def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
-    """The configuration with the quicker precision of this machine and as many steps as fit into so many minutes.
+    """The configuration with the faster precision of this machine and as many steps as fit into the time.
 
     The numbers are saved with the run: a repetition by its configuration takes the same steps on any machine.
+
+    Args:
+        config: Everything else.
+        minutes: The time, or None to keep the number of steps.
+        precision: The one to use, or None for the faster one.
+
+    Returns:
+        The configuration with both.
     """
     keep_freed_memory()
     images = TrainingImages(class_source(config.task, config.data).split("train"), config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name)
-        model = build_classifier(trial, images.pool.classes)
-        optimizer, times = _optimizer(trial, model), []
-        for step in range(TIMED_STEPS):
+        trainer = _trainer(trial, build_classifier(trial, images.pool.classes), images.batch, torch.device("cpu"))
+        times = []
+        for _ in range(TIMED_STEPS):
             began = time.monotonic()
-            training_step(trial, model, optimizer, images, step)
+            trainer.take_step()
             times.append(time.monotonic() - began)
         seconds[name] = min(times)
     best = min(seconds, key=lambda name: seconds[name])
     steps = config.steps if minutes is None else max(1, int(minutes * 60 / seconds[best]))
     return replace(config, precision=best, steps=steps)
-
-
-def _optimizer(config: PretrainConfig, model: nn.Module) -> torch.optim.SGD:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return torch.optim.SGD(
-        trained, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=True
-    )
-
-
-def _precision(config: PretrainConfig, device: torch.device) -> AbstractContextManager[None]:
-    return torch.autocast(device.type, torch.bfloat16, enabled=config.precision == "bf16-mixed")
-
-
-def _restore(
-    checkpoint: Checkpoint | None, model: PretrainedClassifier, optimizer: torch.optim.Optimizer
-) -> tuple[int, float]:
-    if checkpoint is None:
-        return 0, 0.0
-    model.load_state_dict(checkpoint.part("model"))
-    momenta = checkpoint.part("optimizer")
-    for name, parameter in model.named_parameters():
-        if name in momenta:
-            optimizer.state[parameter]["momentum_buffer"] = momenta[name].to(parameter)
-    return checkpoint.step, float(checkpoint.numbers["seconds"])

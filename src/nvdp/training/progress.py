@@ -1,4 +1,4 @@
-"""A progress bar with what one wants to know of a training run: LL, KL, rate, steps a second, time left."""
+"""The progress bar of training (LL, KL, rate, steps a second, time left), and the signals that stop it."""
 
 import signal
 import threading
@@ -24,11 +24,11 @@ class _Speed(ProgressColumn):
 
 
 class TrainingProgress:
-    """The bar of one run, on standard error; ten plain lines when that is not a terminal."""
+    """The bar of one run, on standard error; ten plain lines if that is not a terminal."""
 
     def __init__(self, title: str, steps: int, start: int, wanted: bool) -> None:
         console = self._console = Console(stderr=True)
-        self._plain = wanted and not console.is_terminal  # a log file gets ten lines instead of a bar
+        self._plain = wanted and not console.is_terminal
         self._steps, self._next_line = steps, start + steps / 10
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
@@ -42,9 +42,9 @@ class TrainingProgress:
         )
         self._task = self._bar.add_task(title, total=steps, completed=start, numbers="")
 
-    def advance(self) -> None:
-        """One more step is done."""
-        self._bar.advance(self._task)
+    def advance_to(self, step: int) -> None:
+        """Show that so many steps are done."""
+        self._bar.update(self._task, completed=step)
 
     def show(self, row: dict[str, float]) -> None:
         """Show the numbers of a log row."""
@@ -54,7 +54,7 @@ class TrainingProgress:
         self.say(int(row["step"]), numbers)
 
     def say(self, step: int, numbers: str) -> None:
-        """Show what a step has come to."""
+        """Show the numbers of a step."""
         self._bar.update(self._task, numbers=numbers)
         if self._plain and step >= self._next_line:
             self._console.print(f"step {step} of {self._steps}: {numbers}")
@@ -71,9 +71,9 @@ class TrainingProgress:
 
 
 class StopRequest:
-    """While active, remembers the first SIGINT or SIGTERM instead of dying of it; a second one is obeyed at once.
+    """While active, the first SIGINT or SIGTERM is only noted in `signal`; a second one ends the process.
 
-    A `patient` one goes on remembering: one of several processes, which end together.
+    With `patient` later ones are noted too: for one of several processes, which stop together.
     """
 
     def __init__(self, patient: bool = False) -> None:

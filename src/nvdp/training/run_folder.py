@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,28 +16,15 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.models.base import MetaModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
-from nvdp.system import unfinished, write_new_text, write_text
-from nvdp.training.checkpoint import check_shapes, load_tensors, save_tensors
-from nvdp.training.config import RunConfig
+from nvdp.system import remove_unfinished, unfinished, write_new_text, write_text
+from nvdp.training.checkpoint import check_shapes, checkpoint_paths, load_tensors, save_tensors
+from nvdp.training.config import RunConfig, TrainingSettings
 
 MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
 
 
-class SavedConfig(Protocol):
-    """A frozen record that is a run's config.json."""
-
-    def to_json(self) -> str:
-        """Its text."""
-        ...
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """The record of such a file."""
-        ...
-
-
-def start_run(folder: Path, config: SavedConfig, resume: bool) -> None:
+def start_run(folder: Path, config: TrainingSettings, resume: bool) -> None:
     """Make the folder of a new run, or check that an existing one may go on with this configuration."""
     existing = folder / CONFIG
     if existing.exists():
@@ -49,6 +36,7 @@ def start_run(folder: Path, config: SavedConfig, resume: bool) -> None:
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             changed = [f"{name} was {old.get(name)}, now {new.get(name)}" for name in names]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
+        _check_checkpoints(folder, config)
         return
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out needs a folder")
@@ -61,6 +49,24 @@ def start_run(folder: Path, config: SavedConfig, resume: bool) -> None:
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write to {folder}: permission denied")
     write_new_text(existing, config.to_json())
+
+
+def _check_checkpoints(folder: Path, config: TrainingSettings) -> None:
+    """Refuse a run that has saved checkpoints of which none is left: to resume it would begin it again."""
+    step, place = _last_logged_step(folder), folder / CHECKPOINTS
+    lost = step > 0 and (not place.is_dir() or step > config.checkpoint_every or step == config.steps)
+    if lost and not checkpoint_paths(place):
+        raise InputError(
+            f"{folder} has a log of {step} steps and no checkpoint to resume from; begin again in another --out"
+        )
+
+
+def _last_logged_step(folder: Path) -> int:
+    try:
+        row = (folder / LOG).read_text().splitlines()[1:][-1]
+        return int(row.split(",")[0])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -124,8 +130,9 @@ except ImportError:  # not on Windows, where runs are not guarded
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold a lock on the run's configuration; it ends with the process, however that ends."""
+    """Let one process alone write to a run's folder: a lock on its configuration, which ends with the process."""
     if fcntl is None:
+        _tidy(folder)
         yield
         return
     with (folder / CONFIG).open("r+") as file:
@@ -133,7 +140,15 @@ def only_process(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise InputError(f"{folder} is being trained by another process") from None
+        _tidy(folder)
         yield
+
+
+def _tidy(folder: Path) -> None:
+    """Remove files that a killed process left half written; make the folder of checkpoints."""
+    for place in (folder, folder / CHECKPOINTS):
+        remove_unfinished(place)
+    (folder / CHECKPOINTS).mkdir(exist_ok=True)
 
 
 COLUMNS = ("step", "bound", "LL", "KL", "rate", "learning_rate", "skipped", "seconds")
