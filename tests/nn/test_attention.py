@@ -40,7 +40,7 @@ def test_scores_are_those_of_a_kernel_of_distances(generator):
 
 @pytest.mark.parametrize("by_distance", [True, False])
 def test_hidden_points_and_their_order_change_nothing(by_distance, generator):
-    attention = ContextAttention(2, 1, 8, 2, 2, by_distance)
+    attention = ContextAttention(2, 1, width=8, blocks=2, heads=2, by_distance=by_distance)
     x, y = torch.randn(1, 6, 2, generator=generator), torch.randn(1, 6, 1, generator=generator)
     mask = torch.tensor([[True, True, True, True, False, False]])
     at = torch.randn(1, 3, 2, generator=generator)
@@ -52,7 +52,7 @@ def test_hidden_points_and_their_order_change_nothing(by_distance, generator):
 
 
 def test_a_target_far_from_all_points_sees_what_it_would_see_of_no_points(generator):
-    attention = ContextAttention(1, 1, 8, 1, 2)
+    attention = ContextAttention(1, 1, width=8, blocks=1, heads=2)
     context = PointSet(torch.zeros(1, 4, 1), torch.randn(1, 4, 1, generator=generator), torch.ones(1, 4).bool())
     nothing = PointSet(torch.zeros(1, 0, 1), torch.zeros(1, 0, 1), torch.ones(1, 0).bool())
     near, far = torch.tensor([[[0.1]]]), torch.tensor([[[30.0]]])

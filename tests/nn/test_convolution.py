@@ -12,7 +12,7 @@ def points(x, y):
 
 
 def test_moving_all_points_by_cells_moves_the_features_with_them():
-    convolution = ContextConvolution(1, 1, 6, 2, 3, Grid(-4.0, 4.0, 81))
+    convolution = ContextConvolution(1, 1, channels=6, blocks=2, kernel=3, grid=Grid(-4.0, 4.0, 81))
     at = torch.tensor([[[-0.33], [0.2], [0.77]]])
     still = convolution.read(points([[0.0], [0.5]], [[1.0], [-1.0]]))(at)
     moved = convolution.read(points([[1.0], [1.5]], [[1.0], [-1.0]]))(at + 1.0)
@@ -20,7 +20,7 @@ def test_moving_all_points_by_cells_moves_the_features_with_them():
 
 
 def test_a_pixel_is_found_again_at_its_own_row_and_column():
-    convolution = ContextConvolution(2, 1, 1, 1, 1, Grid(0.0, 1.0, 5))
+    convolution = ContextConvolution(2, 1, channels=1, blocks=1, kernel=1, grid=Grid(0.0, 1.0, 5))
     with torch.no_grad():
         convolution.log_reach.fill_(-4.0)
         convolution.first.weight.copy_(torch.tensor([0.0, 1.0]).view(1, 2, 1, 1))
@@ -34,11 +34,11 @@ def test_a_pixel_is_found_again_at_its_own_row_and_column():
 
 
 def test_a_target_beyond_the_grid_sees_its_edge():
-    convolution = ContextConvolution(1, 1, 4, 1, 3, Grid(-1.0, 1.0, 21))
+    convolution = ContextConvolution(1, 1, channels=4, blocks=1, kernel=3, grid=Grid(-1.0, 1.0, 21))
     read = convolution.read(points([[0.9]], [[1.0]]))
     assert torch.equal(read(torch.tensor([[[5.0]]])), read(torch.tensor([[[1.0]]])))
 
 
 def test_three_inputs_are_refused():
     with pytest.raises(InputError, match="need 1 or 2 inputs; the task has 3"):
-        ContextConvolution(3, 1, 4, 1, 3, Grid(-1.0, 1.0, 21))
+        ContextConvolution(3, 1, channels=4, blocks=1, kernel=3, grid=Grid(-1.0, 1.0, 21))

@@ -33,7 +33,7 @@ def test_without_waves_nothing_is_added():
 
 def test_an_encoder_sees_products_of_waves_and_y(generator):
     """The mean of cos(πx/4) y over points is a Fourier coefficient: a linear layer finds it."""
-    encoder = MeanSetEncoder(1, 2, 8, 1, "relu", x_scale=InputScale(waves=2))
+    encoder = MeanSetEncoder(1, 2, size=8, layers=1, activation="relu", x_scale=InputScale(waves=2))
     x, y = torch.randn(1, 6, 1, generator=generator), torch.randn(1, 6, 2, generator=generator)
     seen = []
     encoder.features[0].linears[0].register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))

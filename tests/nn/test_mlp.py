@@ -26,7 +26,7 @@ def test_an_activation_in_place_has_the_values_and_gradients_of_the_plain_one(na
 def own_network(stack, copy, activation):
     """The MLP that one copy of a stack stands for."""
     inputs, width = stack.weights[0].shape[1:]
-    network = MLP(inputs, width, len(stack.weights), activation, stack.residual).double()
+    network = MLP(inputs, width, len(stack.weights), activation, residual=stack.residual).double()
     with torch.no_grad():
         for linear, weight, bias in zip(network.linears, stack.weights, stack.biases, strict=True):
             linear.weight.copy_(weight[copy].mT)
@@ -42,7 +42,7 @@ def own_network(stack, copy, activation):
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("layers", [1, 3])
 def test_a_stack_is_separate_networks_side_by_side(activation, residual, layers):
-    stack = StackedMLP(3, 4, 6, layers, activation, residual).double()
+    stack = StackedMLP(3, 4, 6, layers, activation, residual=residual).double()
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter.uniform_(-1, 1)
@@ -63,7 +63,7 @@ def test_a_residual_network_starts_with_normalised_blocks():
 
 @pytest.mark.parametrize("samples", [(), (3,)])
 def test_a_conditioned_network_is_a_plain_one_on_concatenated_inputs(samples):
-    network = ConditionedMLP(2, 3, 6, 3, 4, "gelu").double()
+    network = ConditionedMLP(2, 3, width=6, layers=3, outputs=4, activation="gelu").double()
     first = nn.Linear(5, 6).double()
     with torch.no_grad():
         first.weight.copy_(torch.cat([network.first_x.mT, network.first_condition.weight], dim=1))

@@ -16,7 +16,7 @@ def random_rates(generator, kind, floor=0.01):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("scale", [1.0, 1e3, 1e30])
 def test_rates_stay_inside_the_papers_interval_for_any_logits(kind, scale):
-    network = RateNetwork(4, [(3, 8), (8, 2)], 8, 2, "leaky_relu", bounds=RateBounds(kind))
+    network = RateNetwork(4, [(3, 8), (8, 2)], width=8, layers=2, activation="leaky_relu", bounds=RateBounds(kind))
     with torch.no_grad():
         for head in network.heads:
             head.bias.copy_(scale * torch.where(torch.arange(len(head.bias)) % 2 == 0, 1.0, -1.0))
@@ -73,13 +73,13 @@ def test_affine_bounds_keep_a_gradient_where_clip_kills_it():
 
 def test_every_layer_has_rates_of_its_own_shape():
     shapes = [(1, 8), (8, 8), (8, 2)]
-    rates = RateNetwork(4, shapes, 8, 2, "relu")(torch.randn(5, 4))
+    rates = RateNetwork(4, shapes, width=8, layers=2, activation="relu")(torch.randn(5, 4))
     assert [tuple(r.weight().shape) for r in rates] == [(5, *shape) for shape in shapes]
     assert [tuple(r.bias().shape) for r in rates] == [(5, d) for _, d in shapes]
 
 
 def test_a_higher_temperature_pulls_experts_towards_one_half():
-    network = RateNetwork(4, [(3, 2)], 8, 2, "relu")
+    network = RateNetwork(4, [(3, 2)], width=8, layers=2, activation="relu")
     r = torch.randn(5, 4)
 
     def distance(temperature):
@@ -151,7 +151,9 @@ def test_network_kl_sums_over_weights_and_biases(generator, kind):
 
 
 def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(generator):
-    plain, normal = (RateNetwork(4, [(3, 8)], 8, 1, "leaky_relu", normalise=flag) for flag in (False, True))
+    plain, normal = (
+        RateNetwork(4, [(3, 8)], width=8, layers=1, activation="leaky_relu", normalise=flag) for flag in (False, True)
+    )
     with torch.no_grad():
         for network in (plain, normal):
             network.heads[0].bias.fill_(-500.0)
@@ -163,14 +165,14 @@ def test_normalised_rates_differ_between_tasks_whatever_pushes_them_all_down(gen
 
 
 def test_normalised_sets_that_are_equal_have_equal_rates(generator):
-    network = RateNetwork(4, [(3, 8), (8, 2)], 8, 2, "leaky_relu", normalise=True)
+    network = RateNetwork(4, [(3, 8), (8, 2)], width=8, layers=2, activation="leaky_relu", normalise=True)
     r = torch.randn(6, 4, generator=generator)
     for context, whole in zip(*network.of_sets(r, r.clone()), strict=True):
         torch.testing.assert_close(context.weight(), whole.weight())
 
 
 def test_full_rates_hold_matrices_that_no_product_can_and_start_where_a_product_does(generator):
-    network = RateNetwork(4, [(3, 8)], 8, 2, "leaky_relu", full=True)
+    network = RateNetwork(4, [(3, 8)], width=8, layers=2, activation="leaky_relu", full=True)
     (rates,) = network(torch.randn(5, 4, generator=generator))
     assert isinstance(rates, FullRates)
     assert rates.weight().shape == (5, 3, 8)

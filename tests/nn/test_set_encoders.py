@@ -4,12 +4,12 @@ import torch
 from nvdp.nn.encoders import AttentiveSetEncoder, BayesianSetEncoder
 from nvdp.tasks import PointSet
 
-SHAPE = (1, 1, 8, 2, "relu")
+SETTINGS = {"size": 8, "layers": 2, "activation": "relu"}
 
 
 @pytest.mark.parametrize("kind", [AttentiveSetEncoder, BayesianSetEncoder])
 def test_order_and_hidden_points_do_not_matter_but_their_number_does(kind, generator):
-    encoder = kind(*SHAPE)
+    encoder = kind(1, 1, **SETTINGS)
     x, y = torch.randn(3, 6, 1, generator=generator), torch.randn(3, 6, 1, generator=generator)
     mask = torch.tensor([True, True, True, True, False, False]).expand(3, -1)
     r = encoder(PointSet(x, y, mask))
@@ -20,7 +20,7 @@ def test_order_and_hidden_points_do_not_matter_but_their_number_does(kind, gener
 
 
 def test_bayesian_aggregation_is_the_posterior_mean_of_gaussian_observations(generator):
-    encoder = BayesianSetEncoder(*SHAPE)
+    encoder = BayesianSetEncoder(1, 1, **SETTINGS)
     x, y = torch.randn(1, 5, 1, generator=generator), torch.randn(1, 5, 1, generator=generator)
     points = PointSet(x, y, torch.ones(1, 5).bool())
     weighted, precision = encoder.encode(points).chunk(2, dim=-1)

@@ -14,7 +14,7 @@ ENCODERS = [
 
 @pytest.fixture(params=ENCODERS, ids=str)
 def encoder(request):
-    return MeanSetEncoder(2, 1, 8, 3, "relu", **request.param).double().requires_grad_(False)
+    return MeanSetEncoder(2, 1, size=8, layers=3, activation="relu", **request.param).double().requires_grad_(False)
 
 
 @pytest.fixture

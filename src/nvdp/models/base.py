@@ -34,14 +34,14 @@ def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
     return SET_ENCODERS[part.aggregation](
         config.x_dim,
         config.y_dim,
-        part.size,
-        part.layers,
-        part.activation,
-        part.residual,
-        paths,
-        part.width,
-        x_scale(config),
-        y_scale(config),
+        size=part.size,
+        layers=part.layers,
+        activation=part.activation,
+        residual=part.residual,
+        width=part.width,
+        paths=paths,
+        x_scale=x_scale(config),
+        y_scale=y_scale(config),
     )
 
 

@@ -24,8 +24,16 @@ class GradientModel(FewShotModel):
     def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
         images = config.extractor
-        shape = (images.name, images.channels, images.size, images.features, config.decoder.width, config.num_classes)
-        self.network, self.noisy = TaskNetwork(*shape, noisy), noisy
+        self.network = TaskNetwork(
+            images.name,
+            channels=images.channels,
+            size=images.size,
+            features=images.features,
+            width=config.decoder.width,
+            num_classes=config.num_classes,
+            noisy=noisy,
+        )
+        self.noisy = noisy
         self.likelihood = CategoricalLikelihood()
         self.rates = nn.ParameterDict()
         if learned_rates:

@@ -12,7 +12,7 @@ from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, 
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.likelihoods import GaussianLikelihood
-from nvdp.nn.mlp import MLP, ConditionedMLP, keep_signal
+from nvdp.nn.mlp import MLP, ConditionedMLP, he_uniform_
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Features, Posterior
 from nvdp.posteriors.classes import PointClassPosterior
@@ -36,7 +36,7 @@ class NeuralProcess(MetaModel):
             hidden = nn.Linear(self.latent_inputs, config.encoder.size)
             head = nn.Linear(config.encoder.size, 2 * config.decoder.latent)
             for linear in (hidden, head):
-                keep_signal(linear.weight, linear.in_features)
+                he_uniform_(linear.weight, linear.in_features)
             nn.init.constant_(head.bias[config.decoder.latent :], LATENT_START)
             self.latent_head = nn.Sequential(hidden, nn.ReLU(), head)
             condition += config.decoder.latent
@@ -44,12 +44,12 @@ class NeuralProcess(MetaModel):
         self.network = ConditionedMLP(
             config.x_dim,
             condition,
-            config.decoder.width,
-            config.decoder.layers,
-            self.likelihood.outputs,
-            config.decoder.activation,
-            x_scale(config),
-            self._features(),
+            width=config.decoder.width,
+            layers=config.decoder.layers,
+            outputs=self.likelihood.outputs,
+            activation=config.decoder.activation,
+            scale=x_scale(config),
+            features=self._features(),
         )
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> Posterior:
@@ -127,10 +127,15 @@ class ClassProcess(FeatureModel):
             config.meta.width,
             config.meta.layers,
             config.meta.activation,
-            config.meta.residual,
+            residual=config.meta.residual,
         )
         self.network = ConditionedMLP(
-            config.extractor.features, config.meta.width, config.decoder.width, 1, 1, config.decoder.activation
+            config.extractor.features,
+            config.meta.width,
+            width=config.decoder.width,
+            layers=1,
+            outputs=1,
+            activation=config.decoder.activation,
         )
 
     def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:

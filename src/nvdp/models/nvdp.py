@@ -42,13 +42,13 @@ class NVDP(MetaModel):
         self.rates = RateNetwork(
             self.encoder.size,
             self.network.layer_shapes,
-            config.rates.width,
-            config.rates.layers,
-            config.rates.activation,
-            config.rates.residual,
-            RateBounds(config.rates.bounds, config.rates.floor),
-            config.rates.norm,
-            config.rates.form == "full",
+            width=config.rates.width,
+            layers=config.rates.layers,
+            activation=config.rates.activation,
+            residual=config.rates.residual,
+            bounds=RateBounds(config.rates.bounds, config.rates.floor),
+            normalise=config.rates.norm,
+            full=config.rates.form == "full",
         )
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
@@ -138,11 +138,11 @@ class NVDPClassifier(FeatureModel):
         self.rates = (ActivationRates if self.from_activations else RateNetwork)(
             config.extractor.features,
             self.network.layer_shapes,
-            config.meta.width,
-            config.meta.layers,
-            config.meta.activation,
-            config.meta.residual,
-            RateBounds(config.rates.bounds, config.rates.floor),
+            width=config.meta.width,
+            layers=config.meta.layers,
+            activation=config.meta.activation,
+            residual=config.meta.residual,
+            bounds=RateBounds(config.rates.bounds, config.rates.floor),
         )
         if self.from_activations:
             start_from_nearest_mean(self.network)

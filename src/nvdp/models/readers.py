@@ -10,13 +10,29 @@ Reader = ContextAttention | ContextConvolution
 
 def attention_reader(config: ModelConfig) -> ContextAttention:
     """Cross-attention from targets to a context."""
-    sizes = (config.attention.width, config.attention.blocks, config.attention.heads)
-    by_distance = config.attention.by_distance
-    return ContextAttention(config.x_dim, config.y_dim, *sizes, by_distance, x_place(config), y_scale(config))
+    part = config.attention
+    return ContextAttention(
+        config.x_dim,
+        config.y_dim,
+        width=part.width,
+        blocks=part.blocks,
+        heads=part.heads,
+        by_distance=part.by_distance,
+        x_scale=x_place(config),
+        y_scale=y_scale(config),
+    )
 
 
 def convolution_reader(config: ModelConfig) -> ContextConvolution:
     """Convolutions over a grid on which a context is laid out."""
-    sizes = (config.convolution.channels, config.convolution.blocks, config.convolution.kernel)
-    grid = Grid(config.convolution.low, config.convolution.high, config.convolution.cells)
-    return ContextConvolution(config.x_dim, config.y_dim, *sizes, grid, x_place(config), y_scale(config))
+    part = config.convolution
+    return ContextConvolution(
+        config.x_dim,
+        config.y_dim,
+        channels=part.channels,
+        blocks=part.blocks,
+        kernel=part.kernel,
+        grid=Grid(part.low, part.high, part.cells),
+        x_scale=x_place(config),
+        y_scale=y_scale(config),
+    )

@@ -26,7 +26,7 @@ class Versa(FeatureModel):
                 config.meta.width,
                 config.meta.layers,
                 config.meta.activation,
-                config.meta.residual,
+                residual=config.meta.residual,
             )
             return nn.Sequential(hidden, nn.Linear(config.meta.width, config.extractor.features + 1))
 

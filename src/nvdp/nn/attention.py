@@ -128,12 +128,24 @@ class AttendedContext:
 
 
 class ContextAttention(nn.Module):
-    """Attention blocks that contexts and targets share; a target is a point whose y is unknown."""
+    """Attention blocks that contexts and targets share; a target is a point whose y is unknown.
+
+    Args:
+        x_dim: inputs of a point.
+        y_dim: outputs of a point.
+        width: of the tokens.
+        blocks: number of attention blocks.
+        heads: of each block.
+        by_distance: whether scores have the distance term.
+        x_scale: scaling of x.
+        y_scale: scaling of y.
+    """
 
     def __init__(
         self,
         x_dim: int,
         y_dim: int,
+        *,
         width: int,
         blocks: int,
         heads: int,

@@ -11,6 +11,7 @@ the curvature of s, the product of its mean with the query: training starts from
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.nn.dropout import DropoutLinear, DropoutNetwork
-from nvdp.nn.rates import NetworkRates, RateBounds, RateNetwork
+from nvdp.nn.rates import NetworkRates, RateNetwork
 
 GAINS = (1.0, 2.0)  # initial gains of the first and the last layer's inputs
 NETWORK_SHARE = 0.1  # factor on the usual initial weights of the meta-network's heads
@@ -37,19 +38,13 @@ def standardised(activations: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batc
 
 
 class ActivationRates(RateNetwork):
-    """The rate network of a classifier with one hidden layer, with a learned gain for each of its inputs."""
+    """The rate network of a classifier with one hidden layer, with a learned gain for each of its inputs.
 
-    def __init__(
-        self,
-        representation: int,
-        layer_shapes: Sequence[tuple[int, int]],
-        width: int,
-        layers: int,
-        activation: str,
-        residual: bool = False,
-        bounds: RateBounds | None = None,
-    ) -> None:
-        super().__init__(representation, layer_shapes, width, layers, activation, residual, bounds)
+    It takes the settings of :class:`~nvdp.nn.rates.RateNetwork`.
+    """
+
+    def __init__(self, representation: int, layer_shapes: Sequence[tuple[int, int]], **settings: Any) -> None:
+        super().__init__(representation, layer_shapes, **settings)
         self.row_gains = nn.ParameterList(
             nn.Parameter(torch.full((k,), gain)) for (k, _), gain in zip(layer_shapes, GAINS, strict=True)
         )

@@ -63,12 +63,24 @@ class ConvolutionBlock(nn.Module):
 
 
 class ContextConvolution(nn.Module):
-    """Context → grid → convolutions. One input is a grid of one row."""
+    """Context → grid → convolutions. With one input the grid has one row.
+
+    Args:
+        x_dim: inputs of a point, 1 or 2.
+        y_dim: outputs of a point.
+        channels: of the convolutions.
+        blocks: residual blocks.
+        kernel: width of the convolutions in cells.
+        grid: the cells.
+        x_scale: scaling of x.
+        y_scale: scaling of y.
+    """
 
     def __init__(
         self,
         x_dim: int,
         y_dim: int,
+        *,
         channels: int,
         blocks: int,
         kernel: int,

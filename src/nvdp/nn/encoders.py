@@ -16,30 +16,42 @@ from nvdp.tasks import PointSet
 class MeanSetEncoder(nn.Module):
     """Features h(x, y) of every point; a set is represented by their mean, an empty set by zeros.
 
-    Several ``paths`` are separate feature networks side by side in one representation. ``hidden`` is the width of the
-    layers before the last, if it is not that of the representation. Where x has Fourier features, their products with y
-    are inputs too: the mean of these over points is a Fourier coefficient of the function.
+    Where x has Fourier features, their products with y are inputs too: the mean of these over points is a Fourier
+    coefficient of the function.
+
+    Args:
+        x_dim: inputs of a point.
+        y_dim: outputs of a point.
+        size: width of h, and of the representation if there is one path.
+        layers: layers of h.
+        activation: of every layer.
+        residual: whether h has normalised residual blocks.
+        width: of the layers before the last; `size` if None.
+        paths: number of networks h whose representations are concatenated.
+        x_scale: scaling of x.
+        y_scale: scaling of y.
     """
 
     def __init__(
         self,
         x_dim: int,
         y_dim: int,
-        width: int,
+        *,
+        size: int,
         layers: int,
         activation: str,
         residual: bool = False,
+        width: int | None = None,
         paths: int = 1,
-        hidden: int | None = None,
         x_scale: InputScale = AS_GIVEN,
         y_scale: InputScale = AS_GIVEN,
     ) -> None:
         super().__init__()
         inputs = x_scale.width(x_dim) + y_dim + (x_scale.width(x_dim) * y_dim if x_scale.waves else 0)
-        shape = (inputs, hidden or width, layers, activation, residual, width)
-        self.features = nn.ModuleList(MLP(*shape) for _ in range(paths))
+        shape = (inputs, width or size, layers, activation)
+        self.features = nn.ModuleList(MLP(*shape, residual=residual, outputs=size) for _ in range(paths))
         self.x_scale, self.y_scale = x_scale, y_scale
-        self.size = paths * width
+        self.size = paths * size
 
     def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
@@ -89,8 +101,8 @@ class BayesianSetEncoder(MeanSetEncoder):
     move r further from 0, so that it also depends on their number.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, x_dim: int, y_dim: int, **settings: Any) -> None:
+        super().__init__(x_dim, y_dim, **settings)
         width = super().point_features
         self.raw_variance = nn.Linear(width, width)
 
@@ -131,8 +143,8 @@ class AttentiveSetEncoder(MeanSetEncoder):
     Attention is by dot products of tokens, which contain x. In an empty set the seed attends to the null token alone.
     """
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
+    def __init__(self, x_dim: int, y_dim: int, **settings: Any) -> None:
+        super().__init__(x_dim, y_dim, **settings)
         width = self.size
         self.among, self.pool = (AttentionBlock(width, HEADS, 1, by_distance=False) for _ in range(2))
         self.seed = nn.Parameter(torch.zeros(1, 1, width))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.nn.mlp import fan_in_uniform, keep_signal
+from nvdp.nn.mlp import fan_in_uniform, he_uniform_
 from nvdp.randomness import standard_normal
 
 CHANNELS, EPSILON, MOMENTUM = 64, 1e-5, 0.1
@@ -63,7 +63,7 @@ class ConvBlock(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(CHANNELS, channels, 3, 3))
-        keep_signal(self.weight, 9 * channels)
+        he_uniform_(self.weight, 9 * channels)
         self.scale, self.shift = nn.Parameter(torch.ones(CHANNELS)), nn.Parameter(torch.zeros(CHANNELS))
         self.register_buffer("running_mean", torch.zeros(CHANNELS))
         self.register_buffer("running_var", torch.ones(CHANNELS))
@@ -124,7 +124,15 @@ class TaskNetwork(nn.Module):
     """
 
     def __init__(
-        self, extractor: str, channels: int, size: int, features: int, width: int, way: int, noisy: bool
+        self,
+        extractor: str,
+        *,
+        channels: int,
+        size: int,
+        features: int,
+        width: int,
+        num_classes: int,
+        noisy: bool,
     ) -> None:
         super().__init__()
         self.channels, self.size = channels, size
@@ -137,20 +145,20 @@ class TaskNetwork(nn.Module):
             hidden = [f"conv{block}" for block in range(self.shape.blocks)]
             for name, inputs in zip(hidden, [channels] + [CHANNELS] * (len(hidden) - 1), strict=True):
                 self.initial[f"{name}_weight"] = torch.empty(CHANNELS, inputs, 3, 3)
-                keep_signal(self.initial[f"{name}_weight"], 9 * inputs)
+                he_uniform_(self.initial[f"{name}_weight"], 9 * inputs)
                 self.initial[f"{name}_scale"] = torch.ones(CHANNELS)
                 self.initial[f"{name}_bias"] = torch.zeros(CHANNELS)
         if noisy:
             for name in hidden:
                 for part in ("weight", "bias"):
                     self.noise[f"{name}_{part}"] = torch.zeros_like(self.initial[f"{name}_{part}"])
-        self._add_linear("last", width if self.shape is None else features, way)
+        self._add_linear("last", width if self.shape is None else features, num_classes)
 
     def _add_linear(self, name: str, inputs: int, outputs: int) -> None:
         self.initial[f"{name}_weight"] = fan_in_uniform(outputs, inputs, fan_in=inputs)
         self.initial[f"{name}_bias"] = torch.zeros(outputs)
         if name == "hidden":
-            keep_signal(self.initial[f"{name}_weight"], inputs)
+            he_uniform_(self.initial[f"{name}_weight"], inputs)
 
     def forward(
         self,

@@ -85,7 +85,7 @@ def fan_in_uniform(*shape: int, fan_in: int) -> nn.Parameter:
     return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
 
 
-def keep_signal(weight: Tensor, fan_in: int) -> None:
+def he_uniform_(weight: Tensor, fan_in: int) -> None:
     """He initialisation, U(−√(6/fan_in), √(6/fan_in)) (He et al. 2015): keeps a signal's size through ReLU layers.
 
     PyTorch's default shrinks the signal by 0.4 a layer. Encoder and rate network are together ten layers deep, so
@@ -107,6 +107,7 @@ class MLP(nn.Module):
         width: int,
         layers: int,
         activation: str,
+        *,
         residual: bool = False,
         outputs: int | None = None,
     ) -> None:
@@ -120,7 +121,7 @@ class MLP(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers)) if residual else None
         if not residual:
             for linear in linears:
-                keep_signal(linear.weight, linear.in_features)
+                he_uniform_(linear.weight, linear.in_features)
 
     def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch width"]:
         """Features of x."""
@@ -138,7 +139,7 @@ class StackedMLP(nn.Module):
     """`copies` separate networks of the same shape, evaluated together as batched products."""
 
     def __init__(
-        self, copies: int, inputs: int, width: int, layers: int, activation: str, residual: bool = False
+        self, copies: int, inputs: int, width: int, layers: int, activation: str, *, residual: bool = False
     ) -> None:
         super().__init__()
         self.activation = activation_named(activation)
@@ -148,7 +149,7 @@ class StackedMLP(nn.Module):
         self.residual = residual
         if not residual:
             for weight in self.weights:
-                keep_signal(weight, weight.shape[1])
+                he_uniform_(weight, weight.shape[1])
         else:
             self.scales = nn.ParameterList(nn.Parameter(torch.ones(copies, 1, width)) for _ in sizes)
             self.shifts = nn.ParameterList(nn.Parameter(torch.zeros(copies, 1, width)) for _ in sizes)
@@ -181,6 +182,7 @@ class ConditionedMLP(nn.Module):
         self,
         inputs: int,
         condition: int,
+        *,
         width: int,
         layers: int,
         outputs: int,
@@ -195,10 +197,10 @@ class ConditionedMLP(nn.Module):
         self.first_x = nn.Parameter(torch.empty(inputs, width))
         self.first_condition = nn.Linear(condition, width)
         for weight in (self.first_x, self.first_condition.weight):
-            keep_signal(weight, inputs + condition)
+            he_uniform_(weight, inputs + condition)
         hidden = [nn.Linear(width, width) for _ in range(layers - 1)]
         for linear in hidden:
-            keep_signal(linear.weight, width)
+            he_uniform_(linear.weight, width)
         self.hidden = nn.ModuleList(hidden)
         self.last = nn.Linear(width, outputs)
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.mlp import StackedMLP, keep_signal
+from nvdp.nn.mlp import StackedMLP, he_uniform_
 from nvdp.nn.task_norm import TaskNorm
 
 TEMPERATURE_START, TEMPERATURE_RANGE = 1.5, (0.5, 5.0)
@@ -156,15 +156,26 @@ class RateNetwork(nn.Module):
     """One meta-network g per layer of the task network, r ↦ (a, b, c), and a learned temperature τ for each.
 
     The hidden layers of all g have the same shape and run as one batched product. Only the last linear maps, whose
-    width K + D + 1 differs, are separate. With ``normalise`` every logit is normalised over tasks, then scaled by a
-    learned gain and shifted by an offset within ±`OFFSET_LIMIT`, which keeps the rates dependent on the task. With
-    ``full`` there is no product of experts: the last map gives a logit for each weight.
+    width K + D + 1 differs, are separate.
+
+    Args:
+        representation: width of r.
+        layer_shapes: (K, D) of every layer of the task network.
+        width: of the hidden layers of g.
+        layers: hidden layers of g.
+        activation: of g.
+        residual: whether g has normalised residual blocks.
+        bounds: of the rates.
+        normalise: every logit is normalised over tasks, then scaled by a learned gain and shifted by an offset
+            within ±`OFFSET_LIMIT`, which keeps the rates dependent on the task.
+        full: no product of experts; the last map gives a logit for each weight.
     """
 
     def __init__(
         self,
         representation: int,
         layer_shapes: Sequence[tuple[int, int]],
+        *,
         width: int,
         layers: int,
         activation: str,
@@ -181,10 +192,10 @@ class RateNetwork(nn.Module):
         self.norms = nn.ModuleList(TaskNorm(width) for width in widths) if normalise else None
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for width in widths) if normalise else None
         self.bounds = bounds or RateBounds()
-        self.hidden = StackedMLP(len(widths), representation, width, layers, activation, residual)
+        self.hidden = StackedMLP(len(widths), representation, width, layers, activation, residual=residual)
         heads = [nn.Linear(width, outputs) for outputs in widths]
         for head in heads:
-            keep_signal(head.weight, width)
+            he_uniform_(head.weight, width)
             if full:  # starts at the rate of a product of three experts
                 nn.init.constant_(head.bias, TEMPERATURE_START * math.log(START_RATE / (1 - START_RATE)))
         self.heads = nn.ModuleList(heads)
