@@ -153,7 +153,7 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "needs a folder with a sub-folder for each class" in refusal("train", TASK, *new)
     assert "--way is for omniglot-fewshot, miniimagenet, folder-of-classes" in refusal("train", "gp", "--way", 5, *new)
     assert "--variance fixed is for regression" in refusal(*train, "--variance", "fixed")
-    assert "--waves is for models of regression; nvdp on folder-of-classes" in refusal(*train, "--waves", "3")
+    assert "--fourier is for models of regression; nvdp on folder-of-classes" in refusal(*train, "--fourier", "3")
     assert "--aggregation is for models of regression" in refusal(*train, "--aggregation", "mean")
     assert "holds no features; make them with `nvdp pretrain" in refusal(*train, "--features", tmp_path)
     assert "unknown model 'protonett'; did you mean 'protonet'" in refusal(*train, "--model", "protonett")

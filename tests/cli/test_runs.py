@@ -1,20 +1,27 @@
 """`nvdp runs` and `nvdp info`: what a folder holds, whatever became of it."""
 
 import json
-from dataclasses import replace
+import sys
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import nvdp
 
-from nvdp.models.config import ModelConfig
-from nvdp.models.registry import build_model
+from nvdp.cli.runs import _settings
+from nvdp.models import config as model_config
+from nvdp.models.config import ClassifierConfig, ModelConfig
+from nvdp.models.registry import MODELS, build_model
+from nvdp.tasks import PointSet
 from nvdp.training.checkpoint import Checkpoint, save_checkpoint
 from nvdp.training.config import RunConfig
+from nvdp.training.presets import fewshot_config
 from nvdp.training.pretrain import pretrain_config
 from nvdp.training.run_folder import only_process, save_model
 
 CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
+CONFIGS = (ModelConfig.__name__, ClassifierConfig.__name__)
 LOG = "step,bound,LL,KL,rate,learning_rate,skipped,seconds\n10,1,-0.5,0,0,1e-3,0,1\n20,1,0.25,0,0,1e-3,0,2\n"
 
 
@@ -139,3 +146,48 @@ def test_a_pretrained_name_is_told_with_its_scores():
     about = told("gp-nvdp", "info")
     assert (about["name"], about["model"], about["state"], about["LL"]) == ("gp-nvdp", "nvdp", "finished", None)
     assert about["parameters"] > 100_000
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The settings that are read by code outside of nvdp.models.config, as (class, name)."""
+    found = set()
+
+    def watch(kind):
+        names, get = {field.name for field in fields(kind)}, kind.__getattribute__
+
+        def watched(self, name):
+            caller = sys._getframe(1).f_code.co_filename
+            if name in names and not caller.endswith(("dataclasses.py", "config.py")):
+                found.add((kind.__name__, name))
+            return get(self, name)
+
+        monkeypatch.setattr(kind, "__getattribute__", watched)
+
+    for kind in vars(model_config).values():
+        if isinstance(kind, type) and is_dataclass(kind):
+            watch(kind)
+    return found
+
+
+KINDS = [(name, kind) for name, spec in MODELS.items() for kind in spec.tasks]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_only_settings_that_a_model_reads_are_told(name, kind, read):
+    """Part by part: those told are read. Within a part of regression, those not told are not read."""
+    if kind == "regression":
+        config = RunConfig(model=ModelConfig(name))
+        points = PointSet(torch.zeros(2, 3, 1), torch.zeros(2, 3, 1), torch.ones(2, 3, dtype=torch.bool))
+        build_model(config.model).adapt(points).expected_log_likelihood(points)
+    else:
+        config = fewshot_config("omniglot-fewshot", name, "quick")
+        images = torch.rand(5, 784)
+        build_model(config.model).adapt(images, torch.arange(5)).predict(images)
+    used = set(read)
+    told = _settings(config)["model"]
+    parts = {field.name for field in fields(config.model) if is_dataclass(getattr(config.model, field.name))}
+    assert {part for part in parts if part in told} == {n for c, n in used if c in CONFIGS and n in parts}
+    if kind == "regression":
+        for part in parts & set(told):
+            assert set(told[part]) == {n for c, n in used if c == type(getattr(config.model, part)).__name__}

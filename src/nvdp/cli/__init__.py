@@ -4,6 +4,8 @@ Its modules import nothing heavy at the top. Each command imports what it needs 
 ``--version`` answer at once.
 """
 
+import inspect
+import re
 import sys
 from importlib import import_module
 from typing import Annotated
@@ -39,8 +41,11 @@ def _common(
 ) -> None:
     """Learn from many small related tasks; predict a new one from a few of its points, with honest uncertainty.
 
-    To try it: nvdp serve opens a page with pretrained models. With a table of many short series, start with nvdp fit.
-    For research, start with nvdp train and nvdp eval; nvdp reproduce makes the tables and figures of the paper.
+    To try it, run nvdp serve: it opens a page with pretrained models.
+
+    With a table of many short series, start with nvdp fit.
+
+    For research, start with nvdp train. The paper's results: nvdp reproduce.
     """
 
 
@@ -48,6 +53,7 @@ def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
     for module in MODULES:
         import_module(f"nvdp.cli.{module}")
+    _unwrap_help(app)
 
     try:
         app()
@@ -60,3 +66,22 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _unwrap_help(commands: typer.Typer) -> None:
+    """Make each paragraph of a help one line, as docstrings are wrapped for a page of code and not for the terminal."""
+    for command in commands.registered_commands:
+        if command.callback is not None and command.help is None:
+            command.help = unwrapped(command.callback.__doc__ or "")
+    for group in commands.registered_groups:
+        if group.typer_instance is not None:
+            _unwrap_help(group.typer_instance)
+
+
+def unwrapped(docstring: str) -> str:
+    """A docstring with one line for each paragraph; a line that is indented stays a line of its own.
+
+    >>> unwrapped("One\\n    two.\\n\\n    Examples: a\\n              b")
+    'One two.\\n\\nExamples: a\\n          b'
+    """
+    return re.sub(r"(?<!\n)\n(?=[^\s])", " ", inspect.cleandoc(docstring))

@@ -16,6 +16,21 @@ from nvdp.cli.options import TRAINING, AsJson, Run
 from nvdp.errors import InputError
 
 FINISHED, RUNNING, STOPPED, NOT_BEGUN, DAMAGED = "finished", "running", "stopped", "not begun", "damaged"
+GRADIENT, INTEGRATED = ("maml", "meta-sgd", "meta-dropout"), ("nvdp-attentive", "nvdp-conv")
+READ_BY = {  # settings, or whole parts, that only some models read; `info` leaves out what a model does not read
+    "rates": ("nvdp", *INTEGRATED),
+    "attention": ("nvdp-attentive", "anp"),
+    "convolution": ("nvdp-conv", "convcnp"),
+    "decoder.sees": ("nvdp",),
+    "decoder.weight_noise": ("nvdp",),
+    "decoder.latent": ("np", "np+vp", "np+cnp", "np+cnp+vp", "anp"),
+    "likelihood.integrate_last": INTEGRATED,
+    "likelihood.joint_share": INTEGRATED,
+    "meta": ("nvdp", "cnp", "versa"),
+    "training_samples": ("versa",),
+    "gradient": GRADIENT,
+}
+WITHOUT_DECODER = ("versa", "protonet", "matching")
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -234,4 +249,15 @@ def _scores(run: Path) -> dict[str, Any]:
 
 
 def _settings(config: Any) -> dict[str, Any]:
-    return json.loads(config.to_json())
+    """config.json without the settings that its model does not read."""
+    settings = json.loads(config.to_json())
+    model, name = settings["model"], config.model.name
+    for setting, readers in READ_BY.items():
+        part, _, leaf = setting.partition(".")
+        if name not in readers:
+            (model.get(part, {}) if leaf else model).pop(leaf or part, None)
+    if name in WITHOUT_DECODER:
+        del model["decoder"]
+    if "likelihood" in config.objective:
+        del settings["kl"]
+    return settings

@@ -11,6 +11,9 @@ from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given
 from nvdp.errors import InputError
 
 DEFAULT_MINUTES = 30.0  # of pretraining
+MODEL, OBJECTIVE, FEWSHOT, FOLDER, MACHINE = (
+    "Model", "Objective", "Few-shot classification", "A folder of pictures", "Machine"
+)  # fmt: skip
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -18,13 +21,15 @@ def train(
     task: Annotated[
         str,
         typer.Argument(
-            help="The family of tasks: gp, trig, mnist, omniglot, celeba or images; to classify: omniglot-fewshot, "
-            "miniimagenet or folder-of-classes."
+            help="The family of tasks. Regression: gp, trig, mnist, omniglot, celeba or images. Classification: "
+            "omniglot-fewshot, miniimagenet or folder-of-classes."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
     model: Annotated[str | None, typer.Option(help="A name from `nvdp models`. (default: nvdp)")] = None,
-    variance: Annotated[str | None, typer.Option(help="learned, or fixed (σ = 1). (default: learned)")] = None,
+    variance: Annotated[
+        str | None, typer.Option(rich_help_panel=MODEL, help="learned, or fixed (σ = 1). (default: learned)")
+    ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -33,55 +38,98 @@ def train(
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out, bit for bit.")] = False,
-    learning_rate: Annotated[float | None, typer.Option(help="The optimiser's step size.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, bit for bit.")] = False,
+    learning_rate: Annotated[
+        float | None, typer.Option(rich_help_panel=OBJECTIVE, help="The optimiser's step size.")
+    ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="variational-prior, neural-process, likelihood or log-uniform. (default: the model's)"),
+        typer.Option(
+            rich_help_panel=OBJECTIVE,
+            help="variational-prior, neural-process, likelihood or log-uniform. (default: the model's)",
+        ),
     ] = None,
-    kl: Annotated[str | None, typer.Option(help="How the KL is reduced: elbo, text or released.")] = None,
-    kl_weight: Annotated[float | None, typer.Option(help="Weight of the reduced KL.")] = None,
-    rate_bounds: Annotated[str | None, typer.Option(help="affine or clip.")] = None,
-    decoder_sees: Annotated[str | None, typer.Option(help="What NVDP's decoder is given: x or x,r.")] = None,
+    kl: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=OBJECTIVE,
+            help="How the KL is reduced: elbo (the bound), text (the paper's formula) or released (its code).",
+        ),
+    ] = None,
+    kl_weight: Annotated[
+        float | None, typer.Option(rich_help_panel=OBJECTIVE, help="Weight of the reduced KL.")
+    ] = None,
+    rate_bounds: Annotated[
+        str | None, typer.Option(rich_help_panel=MODEL, help="Bounds of the dropout rates: affine or clip.")
+    ] = None,
+    decoder_sees: Annotated[
+        str | None, typer.Option(rich_help_panel=MODEL, help="What NVDP's decoder is given: x or x,r.")
+    ] = None,
     aggregation: Annotated[
-        str | None, typer.Option(help="How points make a set's representation: mean, bayesian or attention.")
+        str | None,
+        typer.Option(
+            rich_help_panel=MODEL, help="How points make a set's representation: mean, bayesian or attention."
+        ),
     ] = None,
-    waves: Annotated[
-        int | None, typer.Option(help="Sines and cosines of x that networks see beside it; 0 for none.")
+    fourier: Annotated[
+        int | None,
+        typer.Option(
+            rich_help_panel=MODEL, help="Fourier features: sines and cosines of this many multiples of x; 0 for none."
+        ),
     ] = None,
     weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
-    way: Annotated[int | None, typer.Option(help="to classify: classes of an episode. (default: 5)")] = None,
-    shot: Annotated[int | None, typer.Option(help="to classify: support images of a class. (default: 1)")] = None,
+    way: Annotated[
+        int | None, typer.Option(rich_help_panel=FEWSHOT, help="Classes of an episode. (default: 5)")
+    ] = None,
+    shot: Annotated[
+        int | None, typer.Option(rich_help_panel=FEWSHOT, help="Support images of a class. (default: 1)")
+    ] = None,
     queries: Annotated[
-        int | None, typer.Option(help="to classify: images of a class to name. (default: the preset's)")
+        int | None, typer.Option(rich_help_panel=FEWSHOT, help="Query images of a class. (default: the preset's)")
     ] = None,
     features: Annotated[
-        Path | None, typer.Option(help="to classify: train on the features that `nvdp pretrain` left in this folder.")
+        Path | None,
+        typer.Option(rich_help_panel=FEWSHOT, help="Train on the features that `nvdp pretrain` left in this folder."),
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="images: a folder of pictures; folder-of-classes: a sub-folder for each class.")
+        Path | None,
+        typer.Option(
+            rich_help_panel=FOLDER,
+            help="For the task images, a folder of pictures; for folder-of-classes, a sub-folder for each class.",
+        ),
     ] = None,
-    size: Annotated[int | None, typer.Option(help="of a folder: rows and columns to resize to. (default: 32)")] = None,
+    size: Annotated[
+        int | None, typer.Option(rich_help_panel=FOLDER, help="Rows and columns to resize to. (default: 32)")
+    ] = None,
     channels: Annotated[
-        int | None, typer.Option(help="of a folder: 1 takes all pictures to grey, 3 to colour. (default: as they are)")
+        int | None,
+        typer.Option(
+            rich_help_panel=FOLDER, help="1 converts all pictures to grey, 3 to colour. (default: as they are)"
+        ),
     ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     engine: Annotated[
         str,
         typer.Option(
-            help="How a step is computed: fused (hand-derived gradients) or autograd (the reference, slower)."
+            rich_help_panel=MACHINE,
+            help="How a step is computed: fused (hand-derived gradients) or autograd (the reference, slower).",
         ),
     ] = "fused",
-    devices: Annotated[int, typer.Option(help="Devices, or processes on CPUs, that share the tasks of a step.")] = 1,
-    precision: Annotated[str, typer.Option(help="Fabric's precision, e.g. 32-true or bf16-mixed.")] = "32-true",
+    devices: Annotated[
+        int,
+        typer.Option(rich_help_panel=MACHINE, help="Devices, or processes on CPUs, that share the tasks of a step."),
+    ] = 1,
+    precision: Annotated[
+        str, typer.Option(rich_help_panel=MACHINE, help="Fabric's precision, e.g. 32-true or bf16-mixed.")
+    ] = "32-true",
     threads: Threads = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a family of tasks.
 
     Leaves config.json, model.safetensors, log.csv and checkpoint/ in --out. Ctrl-C saves and stops; the same command
-    with --resume goes on as if it had never stopped.
+    with --resume continues as if it had never stopped.
 
     Example: nvdp train gp --model nvdp --preset quick --out runs/first
 
@@ -117,7 +165,7 @@ def train(
         "rates.bounds": rate_bounds,
         "decoder.sees": decoder_sees,
         "encoder.aggregation": aggregation,
-        "inputs.fourier": waves,
+        "inputs.fourier": fourier,
     }
     settings = {
         "task": task,
@@ -130,7 +178,7 @@ def train(
     }
     foreign = [name for name in given(architecture) if name not in config.model.setting_names()]
     if foreign:
-        flag = {"inputs.fourier": "waves"}.get(foreign[0], foreign[0].partition(".")[2])
+        flag = foreign[0].partition(".")[2]
         raise InputError(f"--{flag} is for models of regression; {config.model.name} on {task} has no such setting")
     config = replace(
         config,
@@ -148,7 +196,7 @@ def train(
     for note in outcome.notes:
         typer.echo(f"note: {note}", err=True)
     if outcome.stopped_by is not None:
-        typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; go on with --resume", err=True)
+        typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; --resume continues", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
 
