@@ -24,7 +24,6 @@ import torch
 
 from nvdp.data.tables import Columns
 from nvdp.plots.tables import TablePanel, figure_tables
-from nvdp.posteriors.dropout import predict_points
 from nvdp.system import use_threads
 from nvdp.tables.fit import HowToFit, TableFit, fit_table
 from nvdp.tables.rivals import scoring_task
@@ -69,7 +68,7 @@ def panels(done: TableFit, what: str) -> list[TablePanel]:
         posterior = fitted.model.adapt(
             fitted.scale.x_in(case.x_context.numpy()), fitted.scale.y_in(case.y_context.numpy())
         )
-        prediction = fitted.scale.y_out(predict_points(posterior, fitted.scale.x_in(grid)))
+        prediction = fitted.scale.y_out(posterior.predict(fitted.scale.x_in(grid)))
         curves = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
         points = (case.x_context, case.y_context, case.x_target, case.y_target)
         drawn.append(

@@ -19,10 +19,9 @@ import torch
 from growth_curves import read_set
 
 from nvdp.plots.tables import TablePanel, figure_tables
-from nvdp.posteriors.dropout import predict_points
 from nvdp.system import use_threads
 from nvdp.tables import NVDPRegressor
-from nvdp.tables.rivals import Case, context_gp, score_cases, summary
+from nvdp.tables.rivals import Case, context_gp, model_predictor, score_cases, summary
 from nvdp.tasks import Task
 
 HERE = Path(__file__).resolve().parent.parent
@@ -68,16 +67,14 @@ def main() -> None:
         x, y = scale.x_in(t), scale.y_in(size)
         cases.append(Task(x[:SHOWN], y[:SHOWN], x[SHOWN:], y[SHOWN:]))
         if index % 20 == 0 and len(panels) < DRAWN:
-            prediction = scale.y_out(predict_points(model.adapt(x[:SHOWN], y[:SHOWN]), scale.x_in(grid)))
+            prediction = scale.y_out(model.adapt(x[:SHOWN], y[:SHOWN]).predict(scale.x_in(grid)))
             curves = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
             points = (t[:SHOWN, 0], size[:SHOWN, 0], t[SHOWN:, 0], size[SHOWN:, 0])
             panels.append(
                 TablePanel(f"spruce {index + 1}", grid[:, 0], *(part[:, 0].numpy() for part in curves), *points)
             )
     rivals = {
-        "nvdp, from the simulator alone": lambda task: predict_points(
-            model.adapt(task.x_context, task.y_context), task.x_target
-        ),
+        "nvdp, from the simulator alone": model_predictor(model),
         "GP on the same points": context_gp,
         "the last visit again": lambda task: last_visit(task),
     }

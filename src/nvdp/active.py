@@ -4,7 +4,6 @@ A learner says what it believes about every point of some tasks, given their con
 follows an order of somebody else: a random one, or that of the exact GP, which bounds what choosing can give.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -17,7 +16,7 @@ from nvdp.data.gp import GPTaskBatch
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import RunningMoments, task_means
 from nvdp.models.base import MetaModel
-from nvdp.posteriors.prediction import Prediction
+from nvdp.posteriors.prediction import Prediction, mixture_log_prob
 from nvdp.posteriors.suggestions import doubt, most_doubtful
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
@@ -41,8 +40,8 @@ def model_learner(model: MetaModel, samples: int = 16, seed: int = 0) -> Learner
 
     def believe(tasks: TaskBatch) -> Belief:
         posterior = model.adapt(tasks.context)
-        functions = posterior.predict(tasks.x, samples, seed)
-        return Belief(posterior.marginals(tasks.x, samples, seed) if posterior.integrates else functions, functions)
+        prediction = posterior.components(tasks.x, samples, seed)
+        return Belief(prediction, prediction if prediction.coherent else posterior.predict(tasks.x, samples, seed))
 
     return believe
 
@@ -126,10 +125,9 @@ def _shown(tasks: TaskBatch, order: Order) -> Bool[Tensor, "task point"]:
 
 def _scores(prediction: Prediction, tasks: TaskBatch) -> dict[str, Float[Tensor, " task"]]:
     y, mask = tasks.y.to(prediction.functions), tasks.mask.to(prediction.functions.device)
-    log_prob = prediction.log_prob(y)
-    mixture = torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
+    log_prob = prediction.component_log_prob(y)
     squared_error = (y - prediction.mean).square()
-    values = (task_means(mixture, mask), task_means(log_prob.mean(0), mask))
+    values = (task_means(mixture_log_prob(log_prob), mask), task_means(log_prob.mean(0), mask))
     return dict(zip(SCORES, (*values, task_means(squared_error, mask).sqrt()), strict=True))
 
 

@@ -23,7 +23,7 @@ from torch.special import ndtr, ndtri
 from nvdp.errors import InputError
 from nvdp.loading import FittedModel
 from nvdp.models.base import MetaModel
-from nvdp.posteriors.dropout import SampledFunctions
+from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.randomness import derived_generator
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.units import DataScale
@@ -143,9 +143,11 @@ class NVDPModel(Model):
         x, y = self._scaled(train_X, "x"), self._scaled(train_Y, "y")
         x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (x, y))
         posterior = self.meta_model.adapt(x, y)
-        self._functions = SampledFunctions(posterior, samples, seed)
+        self._functions = posterior.functions(samples, seed)
         # Where σ does not depend on the point, all of it is noise; elsewhere what lies above the floor is doubt.
-        self._noise_floor = posterior.likelihood.min_std if posterior.likelihood.outputs > config.y_dim else None
+        likelihood = posterior.likelihood
+        assert isinstance(likelihood, GaussianLikelihood)
+        self._noise_floor = likelihood.min_std if likelihood.outputs > config.y_dim else None
         # One number for each function, evenly over the normal distribution, in an order that tells nothing.
         even = ndtri((torch.arange(samples, dtype=torch.float64) + 0.5) / samples)
         self._lean = even[torch.randperm(samples, generator=derived_generator(seed, "lean"))]

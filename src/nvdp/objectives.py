@@ -17,7 +17,7 @@ from torch.distributions import kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel, MetaModel, query_points
-from nvdp.posteriors.base import TaskPosterior
+from nvdp.posteriors.base import Posterior
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.tasks import TaskBatch
 
@@ -55,7 +55,7 @@ class Bound:
     value: Float[Tensor, ""]  # to maximise
     log_likelihood: Float[Tensor, ""]  # per value that is scored
     kl: Float[Tensor, ""]  # summed over φ, unweighted
-    posterior: TaskPosterior  # q(φ | D_C)
+    posterior: Posterior[Any]  # q(φ | D_C)
 
 
 Objective = Callable[[Any, TaskBatch, KLScale, torch.Generator | None], Bound]
@@ -64,7 +64,7 @@ Objective = Callable[[Any, TaskBatch, KLScale, torch.Generator | None], Bound]
 def _bound(
     log_likelihood: Float[Tensor, " task"],
     kl: Float[Tensor, " task"],
-    q_context: TaskPosterior,
+    q_context: Posterior[Any],
     tasks: TaskBatch,
     scale: KLScale,
 ) -> Bound:
@@ -74,7 +74,7 @@ def _bound(
 def _bound_per_value(
     log_likelihood: Float[Tensor, " task"],
     kl: Float[Tensor, " task"],
-    q_context: TaskPosterior,
+    q_context: Posterior[Any],
     values: Float[Tensor, " task"],
     scale: KLScale,
 ) -> Bound:

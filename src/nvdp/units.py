@@ -1,7 +1,7 @@
 """Units: inputs and outputs are standardised on the way into a model, and what it predicts is taken back out."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -56,7 +56,8 @@ class DataScale:
     def y_out(self, prediction: Prediction) -> Prediction:
         """A prediction in the units of the data, in float64."""
         centre, spread = (torch.tensor(v, dtype=torch.float64) for v in (self.y_centre, self.y_spread))
-        return Prediction(prediction.functions.double() * spread + centre, prediction.stds.double() * spread)
+        functions, stds = prediction.functions.double() * spread + centre, prediction.stds.double() * spread
+        return replace(prediction, functions=functions, stds=stds)
 
     def outside(self, x: Float[np.ndarray, "point x"]) -> Any:
         """Which points have an input outside the range of meta-training."""

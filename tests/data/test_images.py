@@ -141,7 +141,7 @@ def test_three_channels_are_scored_per_value(small_config):
     tasks = ImageTasks(Numbered(size=8, channels=3))
     coloured = evaluate_regression(model, validation_tasks(tasks, 0, 8), samples=2)
     batch = next(iter(validation_tasks(tasks, 0, 8)))
-    prediction = model.adapt(batch.context).predict(batch.x)
+    prediction = model.adapt(batch.context).at_mean_parameters(batch.x)
     by_hand = torch.distributions.Normal(prediction.mean, prediction.std).log_prob(batch.y).mean()
     assert coloured["scores"]["LL"]["mean_parameters"] == pytest.approx(by_hand.item(), abs=1e-5)
 

@@ -31,30 +31,34 @@ class TwoConstants(MetaModel):
         super().__init__()
         self.register_parameter("nothing", torch.nn.Parameter(torch.zeros(())))
 
-    integrates = False
-
     def posterior(self, representation, read=None):
         raise NotImplementedError
 
     def adapt(self, x, y=None, mask=None):
         return self
 
-    def predict(self, x, samples=0, generator=None):
-        signs = torch.tensor([0.0]) if not samples else torch.tensor([-1.0, 1.0]).repeat(samples // 2)
-        functions = signs[:, None, None, None].expand(-1, *x.shape)
-        return Prediction(functions, torch.ones_like(functions))
+    def at_mean_parameters(self, x):
+        return self._constants(torch.tensor([0.0]), x)
 
-    marginals = predict
+    def predict(self, x, samples=0, generator=None):
+        return self._constants(torch.tensor([-1.0, 1.0]).repeat(samples // 2), x)
+
+    components = predict
+
+    def mean_rates(self):
+        return None
+
+    def _constants(self, heights, x):
+        functions = heights[:, None, None, None].expand(-1, *x.shape)
+        return Prediction(functions, torch.ones_like(functions))
 
 
 class Integrating(TwoConstants):
     """Predicts single points by N(0, 2) itself and not by the sampled functions, to whose seeds it listens."""
 
-    integrates = True
-
-    def marginals(self, x, samples=0, generator=None):
+    def components(self, x, samples, generator=None):
         zeros = torch.zeros(1, *x.shape)
-        return Prediction(zeros, zeros + math.sqrt(2))
+        return Prediction(zeros, zeros + math.sqrt(2), coherent=False)
 
     def predict(self, x, samples=0, generator=None):
         height = 1 if generator is None else 1 + torch.rand((), generator=generator)
@@ -154,7 +158,7 @@ def test_coverage_and_crps_of_a_hand_made_model():
     assert result["crps"] == pytest.approx(crps.mean().item(), rel=1e-6)
 
 
-def test_points_are_scored_by_marginals_and_spread_is_that_of_functions_drawn_anew_for_each_batch():
+def test_points_are_scored_by_components_and_spread_is_that_of_functions_drawn_anew_for_each_batch():
     y = torch.tensor([1.0, 2.0])
     tasks, seen = TaskBatch.collate([Task([0.0], [0.0], y, y)]), []
     result = evaluate_regression(Integrating(), [tasks, tasks], samples=2, watch_spread=seen.append)

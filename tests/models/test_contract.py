@@ -189,7 +189,9 @@ def test_targets_read_the_context_alone_even_where_rates_know_the_whole_task(mod
         return
     context, whole = model.adapt_both(batch)
     seen = [
-        posterior.representation if hasattr(posterior, "rates") else posterior.network.read
+        posterior.representation
+        if hasattr(posterior, "rates")
+        else (posterior.outputs.func if isinstance(posterior, PointPosterior) else posterior.network).read
         for posterior in (context, whole)
     ]
     assert torch.equal(seen[0](batch.x), seen[1](batch.x))

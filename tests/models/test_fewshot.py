@@ -181,13 +181,15 @@ def test_noise_of_single_points_predicts_what_sampled_weights_predict(tasks, mon
     posterior = small("nvdp", **{"rates.floor": 0.2}).eval().requires_grad_(False).double().adapt(tasks.context)
     x = posterior.embed(tasks.x.double())[:, :4]
     noise = torch.Generator().manual_seed(1)
-    monkeypatch.setattr("nvdp.posteriors.classes.NUMBERS_AT_ONCE", 2**13)  # two groups of tasks
+    monkeypatch.setattr("nvdp.posteriors.base.NUMBERS_AT_ONCE", 2**9)  # two groups of tasks
+    groups = posterior._groups(x)
+    assert len(groups) == 2
     coherent = posterior.sampled_outputs(x, 400, noise)
-    pointwise = posterior.predictive_outputs(x, 400, noise)
+    pointwise = torch.cat([posterior._of(g)._with_local_noise(x[g], 400, noise) for g in groups], 1)
     error = coherent.std(0) / 400**0.5
     assert ((coherent.mean(0) - pointwise.mean(0)).abs() < 6 * error).all()
     torch.testing.assert_close(coherent.std(0), pointwise.std(0), rtol=0.25, atol=0)
-    assert torch.equal(posterior.predict(tasks.x, 3, 5).by_sample, posterior.predict(tasks.x, 3, 5).by_sample)
+    assert torch.equal(posterior.components(tasks.x, 3, 5).by_sample, posterior.components(tasks.x, 3, 5).by_sample)
 
 
 def test_contrast_makes_the_classes_of_a_task_differ_more_from_the_start(tasks):

@@ -2,6 +2,7 @@ import math
 
 import pytest
 import torch
+from torch.distributions import Categorical
 
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import ClassPrediction
@@ -20,7 +21,7 @@ def test_probabilities_are_averaged_and_sum_to_one(prediction):
 
 
 def test_entropy_is_that_of_every_classifier_plus_their_disagreement(prediction):
-    torch.testing.assert_close(prediction.entropy, torch.distributions.Categorical(prediction.probabilities).entropy())
+    torch.testing.assert_close(prediction.entropy, Categorical(prediction.probabilities).entropy())
     torch.testing.assert_close(prediction.entropy, prediction.expected_entropy + prediction.disagreement)
     assert (prediction.disagreement > 0).all()
 
@@ -42,6 +43,21 @@ def test_log_prob_takes_numbers_of_classes_or_one_hot_labels(prediction, generat
     expected = prediction.probabilities.gather(-1, classes[..., None])[..., 0].log()
     torch.testing.assert_close(prediction.log_prob(classes), expected)
     torch.testing.assert_close(prediction.log_prob(torch.eye(5)[classes]), expected)
+
+
+def test_components_have_their_own_log_prob_whose_mean_is_below_that_of_the_mixture(prediction, generator):
+    classes = torch.randint(5, (3, 4), generator=generator)
+    components = prediction.component_log_prob(classes)
+    expected = Categorical(logits=prediction.by_sample).log_prob(classes)
+    torch.testing.assert_close(components, expected)
+    assert (components.mean(0) < prediction.log_prob(classes)).all()
+
+
+def test_as_a_mixture_it_has_the_moments_of_the_one_hot_label(prediction):
+    p = prediction.probabilities
+    torch.testing.assert_close(prediction.mean, p)
+    torch.testing.assert_close(prediction.std.square(), p * (1 - p))
+    torch.testing.assert_close(prediction.spread, prediction.by_sample.exp().std(0, correction=0))
 
 
 def test_labels_that_do_not_fit_are_refused(prediction):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nvdp.models.registry import build_model
-from nvdp.posteriors.dropout import SAMPLES, predict_points
+from nvdp.posteriors.base import FIXED_SAMPLES
 
 
 def close(ours, theirs, mean, std):
@@ -28,24 +28,22 @@ def test_a_dropout_posterior_is_predicted_as_by_thousands_of_functions(small_con
     model = build_model(small_config("nvdp", {"decoder.width": 32, **changes})).eval()
     task = make_task(4, 6, y_dim=changes.get("y_dim", 1))
     posterior = model.adapt(task.x_context, task.y_context)
-    ours, theirs = predict_points(posterior, task.x_target), posterior.predict(task.x_target, 5_000)
+    ours, theirs = posterior.predict(task.x_target), posterior.predict(task.x_target, 5_000)
     assert ours.mean.shape == theirs.mean.shape
     close(ours, theirs, 0.1, 0.05)
 
 
 def test_several_tasks_are_predicted_as_each_alone(small_config, ragged_batch):
     model, batch = build_model(small_config("nvdp")).eval(), ragged_batch()
-    together = predict_points(model.adapt(batch.context), batch.x)
+    together = model.adapt(batch.context).predict(batch.x)
     task = batch.context
-    alone = predict_points(model.adapt(task.x[2:3], task.y[2:3], task.mask[2:3]), batch.x[2:3])
+    alone = model.adapt(task.x[2:3], task.y[2:3], task.mask[2:3]).predict(batch.x[2:3])
     torch.testing.assert_close(together.mean[2], alone.mean[0], atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(together.std[2], alone.std[0], atol=1e-5, rtol=1e-4)
 
 
 def test_other_posteriors_are_sampled_or_have_one_function(small_config, make_task):
     task = make_task(3, 4)
-    for name, components in (("cnp", 1), ("np", SAMPLES)):
+    for name, components in (("cnp", 1), ("np", FIXED_SAMPLES)):
         posterior = build_model(small_config(name)).eval().adapt(task.x_context, task.y_context)
-        assert len(predict_points(posterior, task.x_target).functions) == components
-    asked = predict_points(posterior, task.x_target, samples=5, generator=3)
-    assert torch.equal(asked.functions, posterior.predict(task.x_target, 5, 3).functions)
+        assert len(posterior.predict(task.x_target).functions) == components

@@ -21,14 +21,23 @@ def posterior(request, small_config, make_task):
     return model.adapt(task.x_context, task.y_context)
 
 
-def test_the_closed_form_is_what_many_sampled_functions_say(posterior, generator):
+def test_components_say_what_many_sampled_functions_say(posterior, generator):
     x = torch.linspace(-2, 2, 5)
     assert isinstance(posterior, IntegratedPosterior)
-    sampled, closed = posterior.predict(x, 20_000, generator), posterior.marginals(x, 4_000, generator)
+    sampled, closed = posterior.predict(x, 20_000, generator), posterior.components(x, 4_000, generator)
     error = sampled.spread / math.sqrt(20_000)
     assert ((sampled.mean - closed.mean).abs() < 5 * error + 1e-4).all()
     assert torch.allclose(sampled.std, closed.std, rtol=0.03)
     assert (closed.functions.std(0) < sampled.spread).all()  # what is left to sample is less
+
+
+def test_a_prediction_has_the_moments_of_many_sampled_functions(posterior, generator):
+    x = torch.linspace(-2, 2, 5)
+    sampled, closed = posterior.predict(x, 20_000, generator), posterior.predict(x)
+    assert len(closed.functions) == 1
+    assert ((sampled.mean - closed.mean).abs() < 0.05 * sampled.std).all()
+    assert torch.allclose(sampled.std, closed.std, rtol=0.03)
+    assert (posterior.at_mean_parameters(x).std < closed.std).all()  # the uncertainty of the hidden layers is inside
 
 
 def test_all_points_together_have_the_density_of_their_covariance(generator):
@@ -50,7 +59,7 @@ def test_all_points_together_have_the_density_of_their_covariance(generator):
             assert ours[task].item() == pytest.approx(total, abs=1e-3)
 
 
-def test_single_points_alone_are_the_marginals_that_are_predicted(small_config, make_task):
+def test_single_points_alone_are_scored_as_they_are_predicted(small_config, make_task):
     model = build_model(small_config("nvdp-attentive", {"likelihood.joint_share": 0.0, "rates.floor": 1e-6})).eval()
     with torch.no_grad():
         for head in model.rates.heads[:-1]:

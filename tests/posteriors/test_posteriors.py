@@ -4,7 +4,7 @@ from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
 from nvdp.models.registry import build_model
-from nvdp.posteriors.base import NUMBERS_AT_ONCE, sample_groups
+from nvdp.posteriors.base import NUMBERS_AT_ONCE, groups_of
 from nvdp.posteriors.dropout import DropoutPosterior
 
 
@@ -91,9 +91,9 @@ def test_points_without_a_task_axis_are_predicted_under_every_task(nvdp_pair):
 
 
 def test_groups_of_samples_hold_as_many_as_fit_and_at_least_one():
-    assert sample_groups(3, 2 * NUMBERS_AT_ONCE) == [1, 1, 1]
-    assert sample_groups(NUMBERS_AT_ONCE + 1, 1) == [NUMBERS_AT_ONCE, 1]
-    assert sample_groups(NUMBERS_AT_ONCE, 0) == [NUMBERS_AT_ONCE]
+    assert groups_of(3, 2 * NUMBERS_AT_ONCE) == [1, 1, 1]
+    assert groups_of(NUMBERS_AT_ONCE + 1, 1) == [NUMBERS_AT_ONCE, 1]
+    assert groups_of(NUMBERS_AT_ONCE, 0) == [NUMBERS_AT_ONCE]
 
 
 def test_inputs_are_taken_to_the_precision_of_the_model(nvdp_pair):
@@ -114,11 +114,12 @@ def test_samples_are_drawn_from_seed_0_unless_told_otherwise(nvdp_pair):
         q.predict(x, -1)
 
 
-def test_marginals_without_samples_are_those_of_the_mean_parameters(nvdp_pair):
+def test_components_of_sampled_weights_are_the_functions_themselves(nvdp_pair):
     q, _ = nvdp_pair
     x = torch.linspace(-1, 1, 5)
-    assert torch.equal(q.marginals(x).functions, q.predict(x).functions)
-    assert torch.equal(q.marginals(x, 3, 1).functions, q.predict(x, 3, 1).functions)
+    components = q.components(x, 3, 1)
+    assert components.coherent
+    assert torch.equal(components.functions, q.predict(x, 3, 1).functions)
 
 
 @pytest.mark.parametrize("name", ["nvdp", "np", "cnp"])

@@ -204,7 +204,7 @@ def _one_task_row(
 
     timings = interleaved({name: partial(work, name) for name in methods}, rounds, seconds=seconds)
     done = batch.first(len(timings.spans["ours"]))
-    oracle = done.oracle().log_prob(done.y.double())[0, :, size:].mean()
+    oracle = done.oracle().log_prob(done.y.double())[:, size:].mean()
     quality: dict[str, Any] = {"oracle_ll": float(oracle)}
     for name, by_task in scores.items():
         values = [by_task[task] for task in range(len(done))]  # those that all have answered
@@ -250,7 +250,7 @@ def _many_tasks_row(
     timings = interleaved(variants | {"fastest": fastest}, rounds=5)
     scale = {name: many / loop_tasks for name in methods if name not in together}
     row = _row(together["ours"], f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
-    oracle = batch.oracle().log_prob(batch.y.double())[0, :, size:].mean()
+    oracle = batch.oracle().log_prob(batch.y.double())[:, size:].mean()
     if "sklearn" in timings.spans:
         row["sklearn_over_fastest"] = timings.ratio("sklearn", "fastest") * scale["sklearn"]
     return row | quality | {"loop_tasks": loop_tasks, "oracle_ll": float(oracle)}

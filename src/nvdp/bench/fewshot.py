@@ -74,7 +74,7 @@ def _rows(shape: EpisodeShape, rounds: int, seconds: float, names: Sequence[str]
             models[name].adapt(support, labels)
 
     def predict(name: str, _: int) -> None:
-        posteriors[name].predict(queries, SAMPLES)
+        posteriors[name].components(queries, SAMPLES)
 
     adapted, predicted = (
         interleaved({name: partial(work, name) for name in names}, rounds, seconds=seconds) for work in (adapt, predict)

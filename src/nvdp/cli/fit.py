@@ -156,12 +156,10 @@ def _grid(fitted: "FittedModel", task: str | None, names: list[str]) -> "pd.Data
 
 
 def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int | None = None) -> Any:
-    from nvdp.posteriors.dropout import predict_points
-
     config = fitted.model.config
     known = (np.empty((0, config.x_dim)), np.empty((0, config.y_dim))) if context is None else (context.x, context.y)
     posterior = fitted.model.adapt(fitted.scale.x_in(known[0]), fitted.scale.y_in(known[1]))
-    return fitted.scale.y_out(predict_points(posterior, fitted.scale.x_in(x), samples))
+    return fitted.scale.y_out(posterior.predict(fitted.scale.x_in(x), samples or 0))
 
 
 def _rows(

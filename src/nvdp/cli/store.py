@@ -64,7 +64,6 @@ def predict(
     from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.loading import load_fitted
-    from nvdp.posteriors.dropout import predict_points
     from nvdp.store import TaskStore
 
     fitted = load_fitted(model)
@@ -77,7 +76,7 @@ def predict(
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
         parts = []
         for each in queries.tasks:
-            prediction = predict_points(tasks.posterior(each.name), fitted.scale.x_in(each.x), samples)
+            prediction = tasks.predict(each.name, fitted.scale.x_in(each.x), samples or 0)
             parts.append(predicted_rows(each.rows, fitted.scale.y_out(prediction)))
     if unknown:
         say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")

@@ -16,9 +16,7 @@ from torch.special import ndtr
 
 from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel, MetaModel, query_points
-from nvdp.nn.likelihoods import gaussian_log_prob
-from nvdp.posteriors.dropout import DropoutPosterior
-from nvdp.posteriors.prediction import ClassPrediction, Prediction
+from nvdp.posteriors.prediction import ClassPrediction, Prediction, mixture_log_prob
 from nvdp.randomness import derived_generator
 from nvdp.tasks import PointSet, TaskBatch
 
@@ -129,10 +127,9 @@ class RegressionScores:
 
     def add_samples(self, prediction: Prediction, spread: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in a mixture of predictions, for two flavours and calibration on the targets, and functions' spread."""
-        log_prob = prediction.log_prob(tasks.y)
+        log_prob = prediction.component_log_prob(tasks.y)
         self.add_log_likelihoods("expected_log", log_prob.mean(0), tasks)
-        mixture = torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
-        self.add_log_likelihoods("log_expected", mixture, tasks)
+        self.add_log_likelihoods("log_expected", mixture_log_prob(log_prob), tasks)
         target = tasks.target.mask
         distance = (prediction.cdf(tasks.y) - 0.5).abs()
         for level in INTERVALS:
@@ -178,16 +175,15 @@ def evaluate_regression(
     for index, batch in enumerate(batches):
         tasks = batch.to(device).to(dtype)
         posterior = model.adapt(tasks.context)
-        mean = posterior.predict(tasks.x)
-        totals.add_log_likelihoods("mean_parameters", gaussian_log_prob(tasks.y, mean.mean, mean.std), tasks)
+        totals.add_log_likelihoods("mean_parameters", posterior.at_mean_parameters(tasks.x).log_prob(tasks.y), tasks)
         generator = derived_generator(seed, "evaluation", index, device=device)
-        prediction = posterior.marginals(tasks.x, samples, generator)
-        functions = posterior.predict(tasks.x, samples, generator) if posterior.integrates else prediction
+        prediction = posterior.components(tasks.x, samples, generator)
+        functions = prediction if prediction.coherent else posterior.predict(tasks.x, samples, generator)
         totals.add_samples(prediction, functions.spread, tasks)
         if watch_spread is not None:
             watch_spread(functions.spread)
-        if isinstance(posterior, DropoutPosterior):
-            layers = posterior.mean_rates().unbind(-1)
+        if (mean_rates := posterior.mean_rates()) is not None:
+            layers = mean_rates.unbind(-1)
             rates = rates or [RunningMoments() for _ in layers]
             for moments, values in zip(rates, layers, strict=True):
                 moments.add(values)
@@ -291,7 +287,7 @@ def evaluate_classification(
             generator = derived_generator(seed, "evaluation", index, device=device)
             tasks = model.embedded(batch.to(device).to(dtype))
             posterior, queries = model.posterior(tasks.context, generator), query_points(tasks)
-            totals.add(posterior.predict(queries.x, samples, generator), queries)
+            totals.add(posterior.components(queries.x, samples, generator), queries)
             mean_rates = posterior.mean_rates()
             if mean_rates is not None:
                 rates.add(mean_rates.mean(-1))

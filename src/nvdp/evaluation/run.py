@@ -100,7 +100,7 @@ class _OracleScores:
             if isinstance(tasks, GPTaskBatch):
                 exact = tasks.oracle()
                 std = torch.ones_like(exact.stds) if self._fixed else exact.stds.clamp(min=self._least)
-                log_prob = Prediction(exact.functions, std).log_prob(tasks.y.double())[0]
+                log_prob = Prediction(exact.functions, std).log_prob(tasks.y.double())
                 self.scores.add_log_likelihoods("oracle", log_prob, tasks)
                 self._std = exact.std
             yield tasks

@@ -13,7 +13,6 @@ from nvdp.data.images import random_pixels, whole_images
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import task_means
 from nvdp.models.base import MetaModel
-from nvdp.nn.likelihoods import gaussian_log_prob
 from nvdp.posteriors.base import Posterior
 from nvdp.randomness import derived_generator
 
@@ -153,11 +152,11 @@ class PixelChoice:
     def scores(self, shown: Bool[Tensor, "image pixel"]) -> dict[str, float]:
         """Means over images: PSNR of the completed picture, LL over all pixels, spread between sampled pictures."""
         posterior, y = self.posterior(shown), self.tasks.y
-        plain = posterior.predict(self.tasks.x)
+        plain = posterior.at_mean_parameters(self.tasks.x)
         sampled = posterior.predict(self.tasks.x, self.samples, self.seed)
         completed = torch.where(shown.to(y.device)[..., None], y, sampled.mean.clamp(0, 1))
         truth = self.images.astype(float) / 255
-        log_prob = gaussian_log_prob(y, plain.mean, plain.std)
+        log_prob = plain.log_prob(y)
         return {
             "PSNR": float(psnr(truth, completed.double().cpu().numpy().reshape(truth.shape)).mean()),
             "LL": float(task_means(log_prob, self.tasks.mask).mean()),

@@ -18,7 +18,7 @@ from nvdp.nn.extractors import ConvExtractor, check_statistics
 from nvdp.nn.mlp import InputScale
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Features, Memory, Posterior
-from nvdp.posteriors.classes import ClassPosterior
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet, TaskBatch
 
 SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
@@ -201,10 +201,10 @@ class FewShotModel(nn.Module, ABC):
         return x
 
     @abstractmethod
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> ClassPosterior:
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> Posterior[ClassPrediction]:
         """The posterior given embedded support points; `generator` is for models that adapt under noise."""
 
-    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> ClassPosterior:
+    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior[ClassPrediction]:
         """The posterior given a support set: a `PointSet` with one-hot labels, or arrays x and y.
 
         Arrays are (points, numbers) for one task or (tasks, points, numbers) for several; y is one-hot, or whole
@@ -232,7 +232,7 @@ class FewShotModel(nn.Module, ABC):
     def _task_by_task(self) -> bool:
         return self.statistics == "batch" and not self.training
 
-    def adapt_both(self, tasks: TaskBatch) -> tuple[ClassPosterior, ClassPosterior]:
+    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior[ClassPrediction], Posterior[ClassPrediction]]:
         """(q(φ | D_C), q(φ | D)) of embedded tasks."""
         return self.posterior(tasks.context), self.posterior(tasks.whole)
 

@@ -14,7 +14,8 @@ from nvdp.models.base import FewShotModel
 from nvdp.models.config import ClassifierConfig
 from nvdp.nn.extractors import TaskNetwork
 from nvdp.nn.likelihoods import CategoricalLikelihood
-from nvdp.posteriors.classes import PointClassPosterior
+from nvdp.posteriors.latent import PointPosterior
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet
 
 
@@ -46,7 +47,7 @@ class GradientModel(FewShotModel):
         normalise = self.config.extractor.name == "none" and self.config.extractor.normalise
         return F.layer_norm(x, x.shape[-1:]) if normalise else x
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
         """The classifier with weights adapted to the support; noise is drawn from a seed if there is no generator."""
         self._check_shape(support)
         if generator is None:
@@ -57,7 +58,7 @@ class GradientModel(FewShotModel):
         def logits(x: Tensor) -> Tensor:
             return self.network(weights, x, moments)
 
-        return PointClassPosterior(support.count[:, None], support.x.shape[-1], logits)
+        return PointPosterior(support.count[:, None], logits, self.likelihood, support.x.shape[-1])
 
     def adapted_weights(self, support: PointSet, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """φ of every task: the initial weights after the inner steps."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,12 @@ from torch.distributions import Normal
 from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, x_scale
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
-from nvdp.nn.likelihoods import GaussianLikelihood
+from nvdp.nn.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from nvdp.nn.mlp import MLP, ConditionedMLP, he_uniform_
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Features, Posterior
-from nvdp.posteriors.classes import PointClassPosterior
 from nvdp.posteriors.latent import Decoder, LatentPosterior, PointPosterior
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet
 
 LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the context says before training starts
@@ -55,7 +56,10 @@ class NeuralProcess(MetaModel):
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> Posterior:
         """q(z | D_C), or the single function of a CNP."""
         if not self.latent_inputs:
-            return PointPosterior(representation, self._decoder(read), self.likelihood, self.config.x_dim)
+            decoder = self._decoder(read)
+            return PointPosterior(
+                representation, partial(decoder, condition=representation), self.likelihood, self.config.x_dim
+            )
         latent_r, deterministic = representation.tensor_split([self.latent_inputs], dim=-1)
         loc, raw = self.latent_head(latent_r).chunk(2, dim=-1)
         latent = Normal(loc, 0.1 + 0.9 * torch.sigmoid(raw), validate_args=False)
@@ -138,7 +142,7 @@ class ClassProcess(FeatureModel):
             activation=config.decoder.activation,
         )
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
         """The classifier that the classes' codes stand for."""
         codes = class_means(self.encoder(support.x), support)  # (task, way, code)
 
@@ -146,4 +150,4 @@ class ClassProcess(FeatureModel):
             by_class = self.network(x, codes.transpose(0, 1))  # (way, task, point, 1)
             return by_class.squeeze(-1).permute(1, 2, 0)
 
-        return PointClassPosterior(support.count[:, None], support.x.shape[-1], logits)
+        return PointPosterior(support.count[:, None], logits, CategoricalLikelihood(), support.x.shape[-1])

@@ -9,7 +9,9 @@ from torch.nn import functional as F
 
 from nvdp.models.base import FeatureModel, class_means
 from nvdp.models.config import ClassifierConfig
-from nvdp.posteriors.classes import PointClassPosterior
+from nvdp.nn.likelihoods import CategoricalLikelihood
+from nvdp.posteriors.latent import PointPosterior
+from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet
 
 LARGEST_DISTANCE = 32.0  # squared, of two normalised features when training starts
@@ -36,7 +38,7 @@ class MetricModel(FeatureModel):
 class PrototypicalNetwork(MetricModel):
     """logit of a class = −‖f(x) − mean of f over the class's support‖²."""
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
         """The classifier of the nearest prototype."""
         prototypes = class_means(support.x, support)  # (task, way, feature)
 
@@ -45,7 +47,7 @@ class PrototypicalNetwork(MetricModel):
             squares = x.square().sum(-1)[..., None] + prototypes.square().sum(-1)[:, None]
             return 2 * x @ prototypes.mT - squares
 
-        return PointClassPosterior(support.count[:, None], support.x.shape[-1], logits)
+        return PointPosterior(support.count[:, None], logits, CategoricalLikelihood(), support.x.shape[-1])
 
 
 class MatchingNetwork(MetricModel):
@@ -58,7 +60,7 @@ class MatchingNetwork(MetricModel):
         super().__init__(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(TEMPERATURE_START)))
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointClassPosterior:
+    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
         """The classifier that attends to the support points."""
         keys = F.normalize(support.x, dim=-1)
         outside = (support.y == 0) | ~support.mask[..., None]  # (task, point, way)
@@ -68,4 +70,4 @@ class MatchingNetwork(MetricModel):
             by_class = similarity[..., None].masked_fill(outside[:, None], -math.inf)
             return torch.logsumexp(by_class, dim=2)  # softmax over classes gives the attention of a class's points
 
-        return PointClassPosterior(support.count[:, None], support.x.shape[-1], logits)
+        return PointPosterior(support.count[:, None], logits, CategoricalLikelihood(), support.x.shape[-1])

@@ -1,47 +1,81 @@
-"""Posteriors q(φ | D_C) that a model gives for a task, their closed-form KL divergences, and their predictions.
+"""Posteriors q(φ | D_C): what a model knows of a task after its context, and how it answers questions.
 
 Each is a PyTorch distribution over the task's variable φ (dropped-out weights, a latent vector, or a single point),
-joined to the network that φ configures. ``torch.distributions.kl_divergence`` compares two of the same kind and
-returns one number per task.
+joined to the network that φ configures and to the likelihood p(y | x, φ). Regression and classification differ in the
+likelihood alone. ``torch.distributions.kl_divergence`` compares two of the same kind: one number per task.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Generic, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.distributions import Distribution
+from typing_extensions import TypeVar
 
 from nvdp.errors import InputError
-from nvdp.nn.likelihoods import GaussianLikelihood, Likelihood
-from nvdp.posteriors.prediction import Prediction
+from nvdp.nn.likelihoods import Likelihood
+from nvdp.posteriors.prediction import ClassPrediction, Prediction, prediction_of
 from nvdp.posteriors.suggestions import SAMPLES, suggest
 from nvdp.tasks import PointSet, as_tensor, check_finite
 
 Features = Callable[[Tensor], Tensor]  # of points, each seen from a context
 NUMBERS_AT_ONCE = 2**22  # in the largest array while many functions are sampled: bounds memory, stays near the cache
+FIXED_SAMPLES = 64  # functions behind a prediction where there is no closed form
+
+Answer = TypeVar("Answer", bound=Prediction | ClassPrediction, default=Prediction)
 
 
-def sample_groups(samples: int, numbers: int) -> list[int]:
-    """Sizes of groups of samples whose largest array, `numbers` a sample, stays within `NUMBERS_AT_ONCE`.
+def groups_of(count: int, numbers: int) -> list[int]:
+    """Sizes of groups of samples or tasks whose largest array, `numbers` for each, stays within `NUMBERS_AT_ONCE`.
 
-    >>> sample_groups(5, NUMBERS_AT_ONCE // 2)
+    >>> groups_of(5, NUMBERS_AT_ONCE // 2)
     [2, 2, 1]
     """
     at_once = max(1, NUMBERS_AT_ONCE // max(1, numbers))
-    return [min(at_once, samples - start) for start in range(0, samples, at_once)]
+    return [min(at_once, count - start) for start in range(0, count, at_once)]
 
 
-class TaskPosterior(Distribution, ABC):
-    """What is known about a task after its context: samples outputs, scores data.
+def _unchanged(x: Tensor) -> Tensor:
+    return x
 
-    ``single`` marks a posterior of one task given without a task axis; its predictions have none either. ``like`` is a
-    tensor whose precision and device inputs are taken to.
+
+@runtime_checkable
+class Memory(Protocol):
+    """The sums that a posterior was made from, if they can take in more points: `nvdp.models.state.TaskState`."""
+
+    def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
+        """With more points."""
+        ...
+
+    def forget(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
+        """Without some of its points."""
+        ...
+
+    def posterior(self) -> "Posterior":
+        """The posterior that these sums give."""
+        ...
+
+    def to_bytes(self) -> bytes:
+        """The sums as bytes."""
+        ...
+
+
+class Posterior(Distribution, ABC, Generic[Answer]):
+    """What is known about a task after its context: predicts, is sampled, scores data.
+
+    Attributes:
+        likelihood: p(y | x, φ); it decides whether predictions are Gaussian mixtures or class probabilities.
+        single: Whether this is one task given without a task axis; its predictions have none either.
+        embed: Applied to inputs before the network: a feature extractor, or nothing.
+        like: A tensor whose precision and device inputs are taken to.
     """
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
+    embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
+    _memory: Memory | Callable[[], Memory] | None = None
 
     def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: Likelihood) -> None:
         super().__init__(torch.Size([len(like)]), validate_args=False)
@@ -68,10 +102,6 @@ class TaskPosterior(Distribution, ABC):
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Network outputs (sample, task, point, output), one φ per sample and task shared by all points."""
 
-    def predictive_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
-        """Samples to predict with; a posterior whose predictions are of single points may draw each point by itself."""
-        return self.sampled_outputs(x, samples, generator)
-
     def training_outputs(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         """Outputs (task, point, output) under noise, differentiable in the model's parameters."""
         return self.sampled_outputs(x, 1, generator).squeeze(0)
@@ -80,70 +110,116 @@ class TaskPosterior(Distribution, ABC):
         self, points: PointSet, generator: torch.Generator | None = None
     ) -> Float[Tensor, " task"]:
         """A one-sample estimate of E_q[Σ_i log p(y_i | x_i, φ)] for each task."""
-        log_prob = self.likelihood.log_prob(self.training_outputs(points.x, generator), points.y)
-        return (log_prob * points.mask).sum(-1)
+        outputs = self.training_outputs(self.embed(points.x), generator)
+        return (self.likelihood.log_prob(outputs, points.y) * points.mask).sum(-1)
 
-    def _outputs_at(self, x: Tensor, samples: int, generator: torch.Generator | int | None) -> Tensor:
-        """Outputs (sample, task, point, output) without gradients; one sample with φ at its mean if `samples` is 0."""
+    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Answer:
+        """The prediction at x.
+
+        Args:
+            x: Inputs (points, features), or (tasks, points, features) for several tasks.
+            samples: 0 for the best prediction there is without sampling: all uncertainty of φ is inside, in closed
+                form where there is one. Otherwise the number of coherent functions to draw.
+            generator: Where samples are drawn from: a generator or a seed; by default the seed 0.
+
+        Returns:
+            A mixture: of ``samples`` functions, or of whatever components the closed form has.
+
+        >>> import nvdp
+        >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
+        >>> ours, sampled = posterior.predict([0.5]), posterior.predict([0.5], samples=1_000)
+        >>> abs(ours.mean - sampled.mean).item() < 0.06, abs(ours.std / sampled.std - 1).item() < 0.06
+        (True, True)
+        """
+        at = self._points(x)
+        if samples == 0:
+            with torch.no_grad():
+                return self._without_sampling(at)
+        generator = self._generator(at, samples, generator)
         with torch.no_grad():
-            if samples == 0:
-                return self.mean_outputs(x)[None]
-            return self.predictive_outputs(x, samples, self._checked(x, samples, generator))
+            return self._prediction(self.sampled_outputs(at, samples, generator))
 
-    @staticmethod
-    def _checked(x: Tensor, samples: int, generator: torch.Generator | int | None) -> torch.Generator:
-        if samples < 0:
-            raise InputError(f"samples is {samples}; expected at least 0")
-        if isinstance(generator, torch.Generator):
-            return generator
-        return torch.Generator(device=x.device).manual_seed(generator or 0)
+    def at_mean_parameters(self, x: Any) -> Answer:
+        """The prediction at x with φ at its mean: the paper's score, without the uncertainty of φ.
 
-    def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
-        x, tasks = as_tensor(x, "x").to(self.like), self.batch_shape[0]
-        if x.dim() == 1 and self.x_dim == 1:
-            x = x[:, None]
-        if x.dim() not in (2, 3) or x.shape[-1] != self.x_dim or (x.dim() == 3 and len(x) != tasks):
-            raise InputError(
-                f"x has shape {tuple(x.shape)}; expected (points, {self.x_dim}) or ({tasks}, points, {self.x_dim})"
-            )
-        check_finite(x, "x")
-        return x.expand(tasks, -1, -1) if x.dim() == 2 else x
+        Args:
+            x: Inputs (points, features), or (tasks, points, features) for several tasks.
 
+        Returns:
+            A prediction of one component.
+        """
+        with torch.no_grad():
+            return self._prediction(self.mean_outputs(self._points(x))[None])
 
-@runtime_checkable
-class Memory(Protocol):
-    """What a posterior was made from, if that can take in more points: see `nvdp.models.state.TaskState`."""
+    def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Answer:
+        """Mixture components of single points; they need not be coherent functions.
 
-    def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
-        """With more points."""
-        ...
+        Point by point the mixture is distributed as that of sampled functions, with less noise or at less cost where
+        the posterior allows it. `Prediction.coherent` says whether the components are functions.
 
-    def forget(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
-        """Without some of its points."""
-        ...
+        Args:
+            x: Inputs (points, features), or (tasks, points, features) for several tasks.
+            samples: The number of components.
+            generator: A generator or a seed; by default the seed 0.
+        """
+        return self.predict(x, samples, generator)
 
-    def posterior(self) -> "Posterior":
-        """The posterior that it stands for."""
-        ...
+    def functions(self, samples: int, seed: int = 0) -> Callable[[Tensor], Any]:
+        """Sampled functions that stay the same wherever, and however often, they are evaluated.
 
-    def to_bytes(self) -> bytes:
-        """All of it."""
-        ...
+        Args:
+            samples: How many.
+            seed: Of the draw.
 
+        Returns:
+            A differentiable function of x (task, point, x). For regression it gives the value of every function
+            (sample, task, point, y) and the standard deviation of an observation there.
 
-class Posterior(TaskPosterior):
-    """A posterior over functions of a regression task: predicts a mixture of Gaussians.
+        >>> import nvdp
+        >>> functions = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]).functions(samples=8)
+        >>> both, one = functions(torch.tensor([[[0.5], [0.7]]]))[0], functions(torch.tensor([[[0.7]]]))[0]
+        >>> both.shape, torch.allclose(both[:, :, 1:], one, atol=1e-6)
+        (torch.Size([8, 1, 2, 1]), True)
+        """
+        outputs = self._kept_outputs(samples, seed)
+        return lambda x: self.likelihood(outputs(self.embed(x)))
 
-    One with a ``memory`` goes on learning: `update`, `forget` and `to_bytes` need no point that it has seen before.
-    """
+    def _kept_outputs(self, samples: int, seed: int) -> Callable[[Tensor], Tensor]:
+        """Outputs of functions that stay the same; by default φ is drawn again, from the same seed, whatever x is."""
+        generator = torch.Generator(device=self.like.device)
+        return lambda x: self.sampled_outputs(x, samples, generator.manual_seed(seed))
 
-    likelihood: GaussianLikelihood
-    integrates = False  # whether `marginals` differ from a mixture over sampled functions
-    _memory: Memory | Callable[[], Memory] | None = None
+    def suggest(
+        self, candidates: Any, k: int = 1, by: str = "spread", samples: int = SAMPLES, seed: int = 0
+    ) -> Int[Tensor, "*task k"]:
+        """Which candidates to observe next.
+
+        The first is where sampled functions differ most, or with ``by="std"`` where the whole predictive standard
+        deviation is largest. Each further one is chosen as if the ones before had been observed: a posterior with a
+        memory takes them in with the values that it expects there; one without is conditioned as if its functions
+        were Gaussian.
+
+        Args:
+            candidates: Inputs (points, features), or (tasks, points, features) for several tasks.
+            k: How many to choose.
+            by: "spread" or "std".
+            samples: Functions behind a spread.
+            seed: Of those functions.
+
+        Returns:
+            Indices of k candidates, most wanted first; for several tasks a row for each.
+
+        >>> import nvdp
+        >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
+        >>> posterior.suggest([-2.0, -0.9, 0.1, 2.0], k=2).shape
+        torch.Size([2])
+        """
+        chosen = suggest(self, self._inputs(candidates), k, by, samples, seed)
+        return chosen[0] if self.single else chosen
 
     @property
     def memory(self) -> Memory | None:
-        """What this posterior goes on learning from; if it was made from points, they are summed up when first asked.
+        """The sums that this posterior goes on learning from; made from its points when first asked for.
 
         Set it to a memory, or to a function without arguments that makes one.
         """
@@ -173,36 +249,37 @@ class Posterior(TaskPosterior):
             raise InputError("this posterior keeps no memory of its context; adapt its model to all points together")
         return memory
 
-    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
-        """The prediction at x: (points, features), or (tasks, points, features) for several tasks.
+    @abstractmethod
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
+        """The best prediction at x that needs no sampling, or samples with a fixed seed."""
 
-        ``samples=0`` uses the mean parameters. Otherwise the prediction is a mixture over that many sampled functions,
-        drawn from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
-        """
-        outputs = self._outputs_at(self._inputs(x), samples, generator).to(self.like)
+    def _prediction(self, outputs: Float[Tensor, "component task point output"], coherent: bool = True) -> Answer:
+        """The answer that network outputs stand for."""
+        answer: Any = prediction_of(self.likelihood, self._shown(outputs).to(self.like), coherent)
+        return answer
+
+    def _shown(self, values: Float[Tensor, "component task point _"]) -> Tensor:
+        return values[:, 0] if self.single else values
+
+    @staticmethod
+    def _generator(x: Tensor, samples: int, generator: torch.Generator | int | None) -> torch.Generator:
+        if samples < 0:
+            raise InputError(f"samples is {samples}; expected at least 0")
+        if isinstance(generator, torch.Generator):
+            return generator
+        return torch.Generator(device=x.device).manual_seed(generator or 0)
+
+    def _points(self, x: Any) -> Tensor:
         with torch.no_grad():
-            return self._prediction(*self.likelihood(outputs))
+            return self.embed(self._inputs(x))
 
-    def marginals(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
-        """The prediction of single points by the best means there are; its components need not be functions."""
-        return self.predict(x, samples, generator)
-
-    def suggest(
-        self, candidates: Any, k: int = 1, by: str = "spread", samples: int = SAMPLES, seed: int = 0
-    ) -> Int[Tensor, "*task k"]:
-        """Indices of the k candidates to ask about next, most wanted first; for several tasks a row for each.
-
-        The first is where sampled functions differ most, or with ``by="std"`` where the whole predictive deviation is
-        largest. Each further one is chosen as if the ones before had been observed: a posterior with a memory takes
-        them in with the values that it expects there; one without is conditioned as if its functions were Gaussian.
-
-        >>> import nvdp
-        >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
-        >>> posterior.suggest([-2.0, -0.9, 0.1, 2.0], k=2).shape
-        torch.Size([2])
-        """
-        chosen = suggest(self, self._inputs(candidates), k, by, samples, seed)
-        return chosen[0] if self.single else chosen
-
-    def _prediction(self, mean: Tensor, std: Tensor) -> Prediction:
-        return Prediction(mean[:, 0], std[:, 0]) if self.single else Prediction(mean, std)
+    def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
+        x, tasks = as_tensor(x, "x").to(self.like), self.batch_shape[0]
+        if x.dim() == 1 and self.x_dim == 1:
+            x = x[:, None]
+        if x.dim() not in (2, 3) or x.shape[-1] != self.x_dim or (x.dim() == 3 and len(x) != tasks):
+            raise InputError(
+                f"x has shape {tuple(x.shape)}; expected (points, {self.x_dim}) or ({tasks}, points, {self.x_dim})"
+            )
+        check_finite(x, "x")
+        return x.expand(tasks, -1, -1) if x.dim() == 2 else x

@@ -1,17 +1,14 @@
-"""Posteriors of few-shot classifiers: class-wise dropout (eq. 2 for every class), Gaussian weights, a single point.
+"""Posteriors of few-shot classifiers: dropout for every class (eq. 2), and Gaussian class weights (VERSA)."""
 
-The points given to a posterior pass ``embed`` first: the feature extractor if the posterior came from images, nothing
-if it came from features.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
+from torch.quasirandom import SobolEngine
+from torch.special import ndtri
 
 from nvdp.nn.dropout import (
     DropoutNetwork,
@@ -25,66 +22,34 @@ from nvdp.nn.dropout import (
 from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import CategoricalLikelihood
 from nvdp.nn.rates import LayerRates
-from nvdp.posteriors.base import NUMBERS_AT_ONCE, TaskPosterior
-from nvdp.posteriors.prediction import ClassPrediction
+from nvdp.posteriors.base import FIXED_SAMPLES, Posterior, groups_of
+from nvdp.posteriors.dropout import largest_array, moments_by_task, rates_of
+from nvdp.posteriors.prediction import ClassPrediction, mixture_log_prob
 from nvdp.randomness import standard_normal
 from nvdp.tasks import PointSet
 
 
-def _unchanged(x: Tensor) -> Tensor:
-    return x
+def gaussian_logits(
+    mean: Float[Tensor, "task point way"], variance: Float[Tensor, "task point way"]
+) -> Float[Tensor, "component task point way"]:
+    """Equally weighted components of independent Gaussian logits, for an average of their softmax.
+
+    The components are a fixed set of low discrepancy (Sobol), symmetric and of variance 1 for every class. Classes
+    take its columns in the order of their mean logits, so that the answer does not depend on how they are numbered.
+
+    >>> logits = gaussian_logits(torch.zeros(1, 1, 3), torch.ones(1, 1, 3))
+    >>> logits.mean(0).abs().max().item() < 1e-6, torch.allclose(logits.var(0, correction=0), torch.ones(1, 1, 3))
+    (True, True)
+    """
+    uniform = SobolEngine(mean.shape[-1], scramble=True, seed=0).draw(FIXED_SAMPLES // 2, dtype=torch.float64)
+    half = ndtri(uniform.clamp(1e-6, 1 - 1e-6))
+    normal = torch.cat([half, -half])
+    normal = (normal / normal.square().mean(0).sqrt()).to(mean)
+    rank = mean.argsort(-1).argsort(-1)
+    return torch.addcmul(mean, variance.clamp(min=0).sqrt(), normal[:, rank])
 
 
-class ClassPosterior(TaskPosterior):
-    """What is known about a task's classes after its support: predicts the classes of queries."""
-
-    likelihood: CategoricalLikelihood
-    embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
-
-    def __init__(self, like: Float[Tensor, "task _"], x_dim: int) -> None:
-        super().__init__(like, x_dim, CategoricalLikelihood())
-
-    def expected_log_likelihood(
-        self, points: PointSet, generator: torch.Generator | None = None
-    ) -> Float[Tensor, " task"]:
-        """A one-sample estimate of E_q[Σ_i log p(y_i | x_i, φ)] for each task."""
-        return super().expected_log_likelihood(replace(points, x=self.embed(points.x)), generator)
-
-    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> ClassPrediction:
-        """The classes at x: (points, features), or (tasks, points, features) for several tasks.
-
-        ``samples=0`` uses the mean parameters; otherwise probabilities are averaged over that many classifiers, drawn
-        from `generator` (a generator or a seed; 0 if absent, so that the same call gives the same answer).
-        """
-        with torch.no_grad():
-            points = self.embed(self._inputs(x))
-            by_sample = self.likelihood(self._outputs_at(points, samples, generator))
-        return ClassPrediction(by_sample[:, 0] if self.single else by_sample)
-
-
-class PointClassPosterior(ClassPosterior):
-    """A single classifier, no distribution over φ: prototypes, attention, adapted weights."""
-
-    def __init__(self, like: Float[Tensor, "task _"], x_dim: int, logits: Callable[[Tensor], Tensor]) -> None:
-        super().__init__(like, x_dim)
-        self.logits = logits
-
-    @property
-    def size(self) -> int:
-        """Nothing is random."""
-        return 0
-
-    def mean_outputs(self, x: Tensor) -> Tensor:
-        """The one classifier's logits (task, point, way)."""
-        return self.logits(x)
-
-    def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
-        """The same logits for every sample."""
-        logits = self.mean_outputs(x)
-        return logits.expand(samples, *logits.shape)
-
-
-class ClassDropoutPosterior(ClassPosterior):
+class ClassDropoutPosterior(Posterior[ClassPrediction]):
     """One shared network with one output, under dropout that every class of a task sets for itself.
 
     Each class of each task is a row of the rates, of the network's inputs and of the KL: eq. 2 to 4 as they are.
@@ -100,7 +65,7 @@ class ClassDropoutPosterior(ClassPosterior):
         engine: Engine = FUSED,
     ) -> None:
         rows = rates[0].rows
-        super().__init__(rows.new_empty(len(rows) // way, 1), x_dim)
+        super().__init__(rows.new_empty(len(rows) // way, 1), x_dim, CategoricalLikelihood())
         self.rates, self.network, self.way = rates, network, way
         self.representation, self.engine = representation, engine
 
@@ -129,15 +94,23 @@ class ClassDropoutPosterior(ClassPosterior):
             [torch.cat([self._of(group)._through(x[group], way)[0] for group in groups]) for _ in range(samples)]
         )
 
-    def predictive_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
+    @torch.no_grad()
+    def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> ClassPrediction:
         """Logits with noise drawn for each point by itself, which is several times as fast as sampling weights.
 
         Weights are independent, so given its inputs a layer's outputs at one point are independent Gaussians: every
         single point's logits are distributed as under sampled weights. Only points together are not.
         """
-        return torch.cat(
-            [self._of(group)._with_local_noise(x[group], samples, generator) for group in self._groups(x)], 1
-        )
+        at = self._points(x)
+        generator = self._generator(at, samples, generator)
+        parts = [self._of(group)._with_local_noise(at[group], samples, generator) for group in self._groups(at)]
+        return self._prediction(torch.cat(parts, 1), coherent=False)
+
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
+        """Mean and variance of every class's logit in closed form, then a fixed average of the softmax."""
+        mean, covariance = moments_by_task(self.network, self._rows(x), self.rates)
+        variance = covariance[0, 0, ..., None]  # (row, point, 1)
+        return self._prediction(gaussian_logits(self._by_class(mean), self._by_class(variance)), coherent=False)
 
     def _with_local_noise(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         layers, rows = list(self.network.dropout_layers()), self._rows(x)
@@ -152,16 +125,14 @@ class ClassDropoutPosterior(ClassPosterior):
 
     def _groups(self, x: Tensor) -> list[slice]:
         """Tasks in groups whose largest array is bounded."""
-        largest = self.way * max(max(k, x.shape[1]) * d for k, d in self.network.layer_shapes)
-        at_once = max(1, NUMBERS_AT_ONCE // largest)
+        at_once = groups_of(len(x), self.way * largest_array(self.network, x))[0]
         return [slice(start, start + at_once) for start in range(0, len(x), at_once)]
 
     def _of(self, tasks: slice) -> "ClassDropoutPosterior":
         """The posterior of some of the tasks."""
         rows = slice(tasks.start * self.way, tasks.stop * self.way)
-        rates = [replace(r, rows=r.rows[rows], columns=r.columns[rows], layer=r.layer[rows]) for r in self.rates]
         seen = None if self.representation is None else self.representation[rows]
-        return ClassDropoutPosterior(rates, self.network, self.way, self.x_dim, seen, self.engine)
+        return ClassDropoutPosterior(rates_of(self.rates, rows), self.network, self.way, self.x_dim, seen, self.engine)
 
     def _through(
         self, x: Float[Tensor, "task point x"], layer: LayerForward
@@ -179,11 +150,11 @@ class ClassDropoutPosterior(ClassPosterior):
         return outputs.squeeze(-1).unflatten(-2, (-1, self.way)).mT
 
 
-class ClassWeightPosterior(ClassPosterior):
+class ClassWeightPosterior(Posterior[ClassPrediction]):
     """Independent Gaussian weights of a linear classifier, the last of them a bias (VERSA)."""
 
     def __init__(self, weights: Normal, x_dim: int, training_samples: int) -> None:
-        super().__init__(weights.loc.new_empty(len(weights.loc), 1), x_dim)
+        super().__init__(weights.loc.new_empty(len(weights.loc), 1), x_dim, CategoricalLikelihood())
         self.weights, self.training_samples = weights, training_samples
 
     @property
@@ -201,15 +172,18 @@ class ClassWeightPosterior(ClassPosterior):
         noise = standard_normal((samples, *loc.shape), loc, generator)
         return _with_one(x) @ torch.addcmul(loc, scale, noise).mT
 
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
+        """Logits are Gaussian and independent: their moments are exact, their softmax is averaged."""
+        variance = _with_one(x).square() @ self.weights.scale.square().mT
+        return self._prediction(gaussian_logits(self.mean_outputs(x), variance), coherent=False)
+
     def expected_log_likelihood(
         self, points: PointSet, generator: torch.Generator | None = None
     ) -> Float[Tensor, " task"]:
         """Σ_i log of the mean of p(y_i | x_i, φ) over several φ: what VERSA maximises, the predictive likelihood."""
-        x = self.embed(points.x)
-        logits = self.sampled_outputs(x, self.training_samples, generator)
+        logits = self.sampled_outputs(self.embed(points.x), self.training_samples, generator)
         log_prob = self.likelihood.log_prob(logits, points.y.expand(self.training_samples, *points.y.shape))
-        predictive = ClassPrediction(log_prob[..., None]).log_probabilities[..., 0]
-        return (predictive * points.mask).sum(-1)
+        return (mixture_log_prob(log_prob) * points.mask).sum(-1)
 
 
 def _with_one(x: Float[Tensor, "task point x"]) -> Tensor:
@@ -224,8 +198,3 @@ def _kl_dropout(q: ClassDropoutPosterior, p: ClassDropoutPosterior) -> Float[Ten
 @register_kl(ClassWeightPosterior, ClassWeightPosterior)
 def _kl_weights(q: ClassWeightPosterior, p: ClassWeightPosterior) -> Float[Tensor, " task"]:
     return kl_divergence(q.weights, p.weights).sum((-2, -1))
-
-
-@register_kl(PointClassPosterior, PointClassPosterior)
-def _kl_point(q: PointClassPosterior, p: PointClassPosterior) -> Float[Tensor, " task"]:
-    return q.like.new_zeros(q.batch_shape)

@@ -1,12 +1,7 @@
-"""Posteriors q(φ | D_C) that a model gives for a task, their closed-form KL divergences, and their predictions.
-
-Each is a PyTorch distribution over the task's variable φ (dropped-out weights, a latent vector, or a single point),
-joined to the network that φ configures. ``torch.distributions.kl_divergence`` compares two of the same kind and
-returns one number per task.
-"""
+"""The dropout posterior of NVDP, eq. 2: q(φ | D_C) = N((1−P)θ, P(1−P)θ²), its KL, and its closed-form predictions."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
@@ -19,13 +14,16 @@ from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.moments import output_moments
 from nvdp.nn.rates import LayerRates
-from nvdp.posteriors.base import Features, Posterior, sample_groups
-from nvdp.posteriors.latent import PointPosterior
+from nvdp.posteriors.base import Features, Posterior, groups_of
 from nvdp.posteriors.prediction import Prediction
 
+STRATA = 8  # of the raw σ where it is an output of the network
 
-class DropoutPosterior(Posterior):
+
+class DropoutPosterior(Posterior[Prediction]):
     """Weights of a shared network under task-specific dropout, eq. 2."""
+
+    likelihood: GaussianLikelihood
 
     def __init__(
         self,
@@ -66,13 +64,39 @@ class DropoutPosterior(Posterior):
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs of sampled weights, a bounded number of samples at a time."""
-        seen, groups = self.seen(x), sample_groups(samples, self._largest(x))
+        seen, groups = self.seen(x), groups_of(samples, len(x) * largest_array(self.network, x))
         ways = [SampledWeights(group, generator) for group in groups]
         return torch.cat([self.network(x, self.rates, way, seen) for way in ways])
 
-    def _largest(self, x: Tensor) -> int:
-        """Numbers of the largest array that one sample needs."""
-        return max(max(k, x.shape[1]) * d for k, d in self.network.layer_shapes) * len(x)
+    def _kept_outputs(self, samples: int, seed: int) -> Callable[[Tensor], Tensor]:
+        """Outputs of weights that are drawn once: samples × tasks times the numbers of φ in memory."""
+        way = KeptWeights(samples, torch.Generator(device=self.like.device).manual_seed(seed))
+        return lambda x: self.network(x, self.rates, way, self.seen(x))
+
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """Closed form: mean and variance of the outputs through all layers (`nvdp.nn.moments`), point by point.
+
+        Where the raw σ is an output, it is Gaussian too and correlated with the mean. Its distribution is cut into
+        `STRATA` equally probable parts, each of which is one component of the mixture.
+        """
+        outputs, covariance = moments_by_task(self.network, x, self.rates, self.seen(x))
+        size = self.likelihood.y_dim
+        variance = covariance.diagonal()  # (task, point, output)
+        if self.likelihood.outputs == size:  # σ is not an output
+            mean, std = self.likelihood(outputs)
+            means, stds, left = mean[None], std[None], variance[None]
+        else:
+            mean, raw = outputs.split(size, -1)
+            mean_variance, raw_variance = variance.split(size, -1)
+            shared = covariance[:size, size:].diagonal()  # of μ and its own raw σ
+            raw_std = raw_variance.clamp(min=torch.finfo(raw_variance.dtype).tiny).sqrt()
+            follows = shared / raw_std
+            middles = _strata(outputs)[:, None, None, None]
+            means = torch.addcmul(mean, follows, middles)
+            _, stds = self.likelihood(torch.cat([means, torch.addcmul(raw, raw_std, middles)], -1))
+            left = (mean_variance - follows.square()).clamp(min=0)
+        stds = (stds.square() + left).sqrt()
+        return Prediction(self._shown(means).to(self.like), self._shown(stds).to(self.like), coherent=False)
 
 
 @register_kl(DropoutPosterior, DropoutPosterior)
@@ -80,54 +104,30 @@ def _kl_dropout(q: DropoutPosterior, p: DropoutPosterior) -> Float[Tensor, " tas
     return q.engine.kl(q.rates, p.rates)
 
 
-STRATA = 8
-SAMPLES = 64  # functions behind a prediction where there is no closed form
+def largest_array(network: DropoutNetwork, x: Tensor) -> int:
+    """Numbers of the largest array that one task and sample need: a layer's weights, or its outputs."""
+    return max(max(k, x.shape[1]) * d for k, d in network.layer_shapes)
 
 
-def predict_points(
-    posterior: Posterior, x: Any, samples: int | None = None, generator: torch.Generator | int | None = None
-) -> Prediction:
-    """The prediction at x, point by point, in the cheapest way that is right.
-
-    Without `samples` that is the closed form for a dropout posterior, the one function of a point posterior, and
-    `SAMPLES` sampled functions for any other. The components of a closed form are no functions: means, standard
-    deviations, quantiles and densities of single points are what it is for.
-
-    >>> import nvdp
-    >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
-    >>> ours, sampled = predict_points(posterior, [0.5]), posterior.predict([0.5], samples=1_000)
-    >>> abs(ours.mean - sampled.mean).item() < 0.06, abs(ours.std / sampled.std - 1).item() < 0.06
-    (True, True)
-    """
-    if samples is None and isinstance(posterior, DropoutPosterior):
-        return _closed_form(posterior, posterior._inputs(x))
-    if samples is None and isinstance(posterior, PointPosterior):
-        return posterior.predict(x)
-    return posterior.marginals(x, SAMPLES if samples is None else samples, generator)
+def rates_of(rates: Sequence[LayerRates], rows: slice) -> list[LayerRates]:
+    """The rates of some of the rows: tasks, or classes of tasks."""
+    return [replace(r, rows=r.rows[rows], columns=r.columns[rows], layer=r.layer[rows]) for r in rates]
 
 
-@torch.no_grad()
-def _closed_form(posterior: DropoutPosterior, x: Float[Tensor, "task point x"]) -> Prediction:
-    likelihood = posterior.likelihood
-    outputs, covariance = output_moments(posterior.network, x, posterior.rates, posterior.seen(x))
-    size = likelihood.y_dim
-    variance = covariance.diagonal()  # (task, point, output)
-    if likelihood.outputs == size:  # σ is not an output
-        mean, std = likelihood(outputs)
-        functions, left = mean[None], variance[None]
-        stds = std[None]
-    else:
-        mean, raw = outputs.split(size, -1)
-        mean_variance, raw_variance = variance.split(size, -1)
-        shared = covariance[:size, size:].diagonal()  # of μ and its own raw σ
-        raw_std = raw_variance.clamp(min=torch.finfo(x.dtype).tiny).sqrt()
-        follows = shared / raw_std
-        middles = _strata(x)[:, None, None, None]
-        functions = torch.addcmul(mean, follows, middles)
-        _, stds = likelihood(torch.cat([functions, torch.addcmul(raw, raw_std, middles)], -1))
-        left = (mean_variance - follows.square()).clamp(min=0)
-    stds = (stds.square() + left).sqrt()
-    return Prediction(functions[:, 0], stds[:, 0]) if posterior.single else Prediction(functions, stds)
+def moments_by_task(
+    network: DropoutNetwork,
+    x: Float[Tensor, "row point x"],
+    rates: Sequence[LayerRates],
+    seen: Float[Tensor, "row *point r"] | None = None,
+) -> tuple[Float[Tensor, "row point output"], Float[Tensor, "output output row point"]]:
+    """`output_moments` of a bounded number of rows at a time."""
+    parts, start = [], 0
+    for size in groups_of(len(x), largest_array(network, x)):
+        rows = slice(start, start + size)
+        parts.append(output_moments(network, x[rows], rates_of(rates, rows), None if seen is None else seen[rows]))
+        start += size
+    means, covariances = zip(*parts, strict=True)
+    return (torch.cat(means), torch.cat(covariances, 2)) if len(parts) > 1 else parts[0]
 
 
 def _strata(like: Tensor) -> Float[Tensor, " stratum"]:
@@ -151,37 +151,3 @@ class KeptWeights(SampledWeights):
             self._kept[layer] = self._draw(layer.weight, rates.weight()), self._draw(layer.bias, rates.bias())
         weight, bias = self._kept[layer]
         return inputs @ weight + bias.unsqueeze(-2)
-
-
-class SampledFunctions:
-    """Functions of a posterior; wherever they are evaluated, and however often, they are the same functions.
-
-    Needs samples × tasks times the numbers of φ in memory: of a paper-sized NVDP half a megabyte each.
-
-    >>> import nvdp
-    >>> posterior = nvdp.load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
-    >>> functions = SampledFunctions(posterior, samples=8)
-    >>> both, one = functions(torch.tensor([[[0.5], [0.7]]]))[0], functions(torch.tensor([[[0.7]]]))[0]
-    >>> both.shape, torch.allclose(both[:, :, 1:], one, atol=1e-6)
-    (torch.Size([8, 1, 2, 1]), True)
-    """
-
-    def __init__(self, posterior: Posterior, samples: int, seed: int = 0) -> None:
-        self._likelihood = posterior.likelihood
-        self._outputs = _kept_outputs(posterior, samples, seed)
-
-    def __call__(
-        self, x: Float[Tensor, "task point x"]
-    ) -> tuple[Float[Tensor, "sample task point y"], Float[Tensor, "sample task point y"]]:
-        """The value of every function at x, and the standard deviation of an observation there."""
-        mean, std = self._likelihood(self._outputs(x))
-        return mean, std
-
-
-def _kept_outputs(posterior: Posterior, samples: int, seed: int) -> Callable[[Any], Tensor]:
-    generator = torch.Generator(device=posterior.like.device).manual_seed(seed)
-    if isinstance(posterior, DropoutPosterior):
-        way = KeptWeights(samples, generator)
-        return lambda x: posterior.network(x, posterior.rates, way, posterior.seen(x))
-    # What other posteriors draw is small and does not depend on x: it is drawn again, from the same seed.
-    return lambda x: posterior.sampled_outputs(x, samples, generator.manual_seed(seed))

@@ -2,8 +2,8 @@
 
 Given the features a(x) of the last hidden layer, f(x) = a(x)·w is Gaussian for w ~ N((1−P)θ, P(1−P)θ²), and so are the
 values at any number of points together: mean a(x)·(1−P)θ, covariance A diag(P(1−P)θ²) Aᵀ + σ²I. Training can score that
-density, log E_q[p(y | x, w)], where E_q[log p(y | x, w)] makes every bit of noise a loss and lets rates die: now what a
-context leaves open is best told by functions that differ there, and σ is left to what all functions share.
+density, log E_q[p(y | x, w)]. The usual E_q[log p(y | x, w)] counts all weight noise as a loss and drives the rates to
+their floor; here functions that differ where the context says little raise the bound, and σ stays the shared noise.
 """
 
 from contextlib import nullcontext
@@ -16,8 +16,8 @@ from torch import Tensor
 from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights, local_moments
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
 from nvdp.nn.rates import LayerRates
-from nvdp.posteriors.base import sample_groups
-from nvdp.posteriors.dropout import DropoutPosterior
+from nvdp.posteriors.base import groups_of
+from nvdp.posteriors.dropout import DropoutPosterior, largest_array
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
 
@@ -25,17 +25,20 @@ SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
 
 
 class IntegratedPosterior(DropoutPosterior):
-    """Predictions of single points are exact in the last layer; sampled functions are drawn as from any other."""
+    """A dropout posterior whose training bound and components have the last layer in closed form.
 
-    integrates = True
+    `predict` propagates the moments through all layers, as for any dropout posterior: with a shared σ the last layer
+    is then exact and the hidden layers are included. Sampled functions are drawn as from any other.
+    """
+
     joint_share: float = 0.5  # of the density of all points together; the rest is that of single points
 
     def expected_log_likelihood(
         self, points: PointSet, generator: torch.Generator | None = None
     ) -> Float[Tensor, " task"]:
         """log E[p(y | x, w)] over the last layer, under sampled noise of the others: by points and of all together."""
-        way = LocalNoise(generator, self.engine.local_noise)
-        hidden = self.network.hidden(points.x, self.rates, way, self.seen(points.x))
+        noise = LocalNoise(generator, self.engine.local_noise)
+        hidden = self.network.hidden(points.x, self.rates, noise, self.seen(points.x))
         layer, rates = self._last()
         mean, function_std = local_moments(layer, hidden, rates)
         noise_std = self.likelihood.noise(mean)
@@ -44,22 +47,27 @@ class IntegratedPosterior(DropoutPosterior):
         together = joint_log_density(points, hidden, mean, weight_variance(layer, rates), noise_std)
         return torch.lerp(one_by_one, together, self.joint_share)
 
-    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
-        """The prediction at x: in closed form if `samples` is 0, otherwise a mixture over that many functions."""
-        return super().predict(x, samples, generator) if samples else self.marginals(x)
+    @torch.no_grad()
+    def at_mean_parameters(self, x: Any) -> Prediction:
+        """The hidden layers at their mean, the last layer integrated out: its uncertainty is inside, theirs is not.
+
+        The model is trained with its last layer integrated out, so this is its score at mean parameters.
+        """
+        at = self._points(x)
+        return self._integrated([self.network.hidden(at, self.rates, MeanWeights(), self.seen(at))[None]])
 
     @torch.no_grad()
-    def marginals(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
-        """The last layer in closed form, the others sampled, or at their mean if `samples` is 0."""
-        x = self._inputs(x)
-        generator = self._checked(x, samples, generator)
-        seen = self.seen(x)
-        if not samples:
-            return self._prediction(*self._moments(self.network.hidden(x, self.rates, MeanWeights(), seen)[None]))
-        ways = [SampledWeights(group, generator) for group in sample_groups(samples, self._largest(x))]
-        parts = [self._moments(self.network.hidden(x, self.rates, way, seen)) for way in ways]
-        means, stds = zip(*parts, strict=True)
-        return self._prediction(torch.cat(means), torch.cat(stds))
+    def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Prediction:
+        """Sampled hidden layers, each with the last layer in closed form: fewer samples say as much."""
+        at = self._points(x)
+        generator, seen = self._generator(at, samples, generator), self.seen(at)
+        groups = groups_of(samples, len(at) * largest_array(self.network, at))
+        draws = [SampledWeights(group, generator) for group in groups]
+        return self._integrated([self.network.hidden(at, self.rates, draw, seen) for draw in draws])
+
+    def _integrated(self, hidden: list[Float[Tensor, "_ task point k"]]) -> Prediction:
+        means, stds = zip(*map(self._moments, hidden), strict=True)
+        return Prediction(self._shown(torch.cat(means)), self._shown(torch.cat(stds)), coherent=False)
 
     def _moments(self, hidden: Float[Tensor, "sample task point k"]) -> tuple[Tensor, Tensor]:
         layer, rates = self._last()

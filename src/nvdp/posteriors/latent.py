@@ -1,9 +1,4 @@
-"""Posteriors q(φ | D_C) that a model gives for a task, their closed-form KL divergences, and their predictions.
-
-Each is a PyTorch distribution over the task's variable φ (dropped-out weights, a latent vector, or a single point),
-joined to the network that φ configures. ``torch.distributions.kl_divergence`` compares two of the same kind and
-returns one number per task.
-"""
+"""Posteriors of the neural-process family: a Gaussian latent vector z, or a single function (the CNP)."""
 
 from collections.abc import Callable
 from typing import Protocol, Self
@@ -13,8 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence, register_kl
 
-from nvdp.nn.likelihoods import GaussianLikelihood
-from nvdp.posteriors.base import Posterior, sample_groups
+from nvdp.nn.likelihoods import Likelihood
+from nvdp.posteriors.base import FIXED_SAMPLES, Answer, Posterior, groups_of
+from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import standard_normal
 
 
@@ -35,7 +31,7 @@ class Decoder(Protocol):
         ...
 
 
-class LatentPosterior(Posterior):
+class LatentPosterior(Posterior[Prediction]):
     """A Gaussian latent vector z beside a deterministic representation, which may have no entries (the NP family)."""
 
     def __init__(
@@ -43,7 +39,7 @@ class LatentPosterior(Posterior):
         latent: Normal,
         representation: Float[Tensor, "task r"],
         network: Decoder,
-        likelihood: GaussianLikelihood,
+        likelihood: Likelihood,
         x_dim: int,
     ) -> None:
         super().__init__(latent.loc, x_dim, likelihood)
@@ -64,10 +60,17 @@ class LatentPosterior(Posterior):
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs for sampled z."""
-        loc, scale = self.latent.loc, self.latent.scale
-        noise = standard_normal((samples, *loc.shape), loc, generator)
-        z = torch.addcmul(loc, scale, noise)
-        groups = sample_groups(samples, x.shape[0] * x.shape[1] * self.network.width)
+        return self._outputs(x, standard_normal((samples, *self.latent.loc.shape), self.latent.loc, generator))
+
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """A fixed sample of z: the same noise for every task, precision and device, alone or in a batch."""
+        generator = torch.Generator().manual_seed(0)
+        noise = torch.randn(FIXED_SAMPLES, 1, self.size, generator=generator, dtype=torch.float64)
+        return self._prediction(self._outputs(x, noise.to(self.latent.loc)))
+
+    def _outputs(self, x: Tensor, noise: Float[Tensor, "sample _ z"]) -> Float[Tensor, "sample task point output"]:
+        z = torch.addcmul(self.latent.loc, self.latent.scale, noise)
+        groups = groups_of(len(noise), x.shape[0] * x.shape[1] * self.network.width)
         decode = self.network.at(x)
         return torch.cat([decode(self._condition(group)) for group in z.split(groups)])
 
@@ -75,18 +78,14 @@ class LatentPosterior(Posterior):
         return torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1)
 
 
-class PointPosterior(Posterior):
-    """A single function: a deterministic representation, no distribution over φ (the CNP)."""
+class PointPosterior(Posterior[Answer]):
+    """A single function, no distribution over φ: the CNP, prototypes, attention, weights adapted by gradients."""
 
     def __init__(
-        self,
-        representation: Float[Tensor, "task r"],
-        network: Callable[[Tensor, Tensor], Tensor],
-        likelihood: GaussianLikelihood,
-        x_dim: int,
+        self, like: Float[Tensor, "task _"], outputs: Callable[[Tensor], Tensor], likelihood: Likelihood, x_dim: int
     ) -> None:
-        super().__init__(representation, x_dim, likelihood)
-        self.representation, self.network = representation, network
+        super().__init__(like, x_dim, likelihood)
+        self.outputs = outputs
 
     @property
     def size(self) -> int:
@@ -95,12 +94,15 @@ class PointPosterior(Posterior):
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """The one function's outputs."""
-        return self.network(x, self.representation)
+        return self.outputs(x)
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """The same outputs for every sample."""
-        outputs = self.mean_outputs(x)
+        outputs = self.outputs(x)
         return outputs.expand(samples, *outputs.shape)
+
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
+        return self._prediction(self.outputs(x)[None])
 
 
 @register_kl(LatentPosterior, LatentPosterior)
@@ -109,5 +111,5 @@ def _kl_latent(q: LatentPosterior, p: LatentPosterior) -> Float[Tensor, " task"]
 
 
 @register_kl(PointPosterior, PointPosterior)
-def _kl_point(q: PointPosterior, p: PointPosterior) -> Float[Tensor, " task"]:
-    return q.representation.new_zeros(q.batch_shape)
+def _kl_point(q: PointPosterior[Answer], p: PointPosterior[Answer]) -> Float[Tensor, " task"]:
+    return q.like.new_zeros(q.batch_shape)

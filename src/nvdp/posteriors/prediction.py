@@ -1,4 +1,4 @@
-"""A prediction: at every point a mixture of Gaussians, one component for each sampled function."""
+"""Predictions: at every point a mixture of Gaussians (regression) or of class probabilities (classification)."""
 
 import math
 from dataclasses import dataclass
@@ -11,23 +11,23 @@ from torch.nn import functional as F
 from torch.special import ndtr, ndtri
 
 from nvdp.errors import InputError
-from nvdp.nn.likelihoods import gaussian_log_prob
+from nvdp.nn.likelihoods import CategoricalLikelihood, Likelihood, gaussian_log_prob
 from nvdp.tasks import as_tensor
 
 BISECTIONS = 40
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """Means and standard deviations of every sampled function; one component if mean parameters were used.
+class Mixture:
+    """An equally weighted mixture at every point: means and standard deviations of its components.
 
-    >>> p = Prediction(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
-    >>> p.mean.shape, p.std.shape, round(p.quantile(0.95)[0].item(), 3)
-    (torch.Size([3, 1]), torch.Size([3, 1]), 1.645)
+    ``coherent`` says whether a component is one function of x. Those of a closed form are not: they describe every
+    point by itself.
     """
 
-    functions: Float[Tensor, "sample *task point y"]
-    stds: Float[Tensor, "sample *task point y"]
+    functions: Float[Tensor, "component *task point y"]
+    stds: Float[Tensor, "component *task point y"]
+    coherent: bool = True
 
     @property
     def mean(self) -> Float[Tensor, "*task point y"]:
@@ -36,18 +36,41 @@ class Prediction:
 
     @property
     def std(self) -> Float[Tensor, "*task point y"]:
-        """Predictive standard deviation: noise and disagreement of the functions together."""
+        """Predictive standard deviation: noise and the difference of the components together."""
         if len(self.functions) == 1:
             return _copy(self.stds[0])
         return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
 
     @property
     def spread(self) -> Float[Tensor, "*task point y"]:
-        """Standard deviation across the sampled functions alone; zero if the posterior has collapsed."""
+        """Standard deviation across the components' means; of sampled functions, zero if the posterior collapsed."""
         return self.functions.std(0, correction=0)
 
-    def log_prob(self, y: Any) -> Float[Tensor, "sample *task point y"]:
-        """log p(y | x, φ) under each sampled function, for a y at every point."""
+
+def mixture_log_prob(log_prob: Float[Tensor, "component *task point"]) -> Float[Tensor, "*task point"]:
+    """log of the mean of the components' densities.
+
+    >>> mixture_log_prob(torch.tensor([[0.2], [0.4]]).log()).exp()
+    tensor([0.3000])
+    """
+    return log_prob[0] if len(log_prob) == 1 else torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
+
+
+@dataclass(frozen=True)
+class Prediction(Mixture):
+    """A mixture of Gaussians for every output at every point.
+
+    >>> p = Prediction(torch.zeros(1, 3, 1), torch.ones(1, 3, 1))
+    >>> p.mean.shape, p.std.shape, round(p.quantile(0.95)[0].item(), 3)
+    (torch.Size([3, 1]), torch.Size([3, 1]), 1.645)
+    """
+
+    def log_prob(self, y: Any) -> Float[Tensor, "*task point y"]:
+        """log p(y | x) under the mixture, for a y at every point."""
+        return mixture_log_prob(self.component_log_prob(y))
+
+    def component_log_prob(self, y: Any) -> Float[Tensor, "component *task point y"]:
+        """log p(y | x, φ) under each component, for a y at every point."""
         return gaussian_log_prob(self._values(y), self.functions, self.stds)
 
     def cdf(self, y: Any) -> Float[Tensor, "*task point y"]:
@@ -97,21 +120,27 @@ def entropy_of(log_probabilities: Float[Tensor, "*batch way"]) -> Float[Tensor, 
     return -torch.special.xlogy(log_probabilities.exp(), log_probabilities.exp()).sum(-1)
 
 
-@dataclass(frozen=True)
-class ClassPrediction:
-    """log p(class | x, φ) under every sampled classifier; one if mean parameters were used.
+class ClassPrediction(Mixture):
+    """log p(class | x, φ) under every component: sampled classifiers, or those of a closed form.
+
+    As a mixture it describes the one-hot label: its mean are the probabilities p, its variance p(1−p).
 
     >>> two = ClassPrediction(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log())
     >>> two.probabilities, two.top_class, round(two.log_prob([0]).exp().item(), 4)
     (tensor([[0.7000, 0.3000]]), tensor([0]), 0.7)
     """
 
-    by_sample: Float[Tensor, "sample *task point way"]
+    def __init__(self, by_sample: Float[Tensor, "component *task point way"], coherent: bool = True) -> None:
+        probabilities = by_sample.exp()
+        super().__init__(probabilities, (probabilities * (1 - probabilities)).clamp(min=0).sqrt(), coherent)
+        object.__setattr__(self, "by_sample", by_sample)
+
+    by_sample: Float[Tensor, "component *task point way"]
 
     @property
     def log_probabilities(self) -> Float[Tensor, "*task point way"]:
         """log E_q[p(class | x, φ)]: probabilities are averaged, not their logarithms."""
-        return torch.logsumexp(self.by_sample, dim=0) - math.log(len(self.by_sample))
+        return mixture_log_prob(self.by_sample)
 
     @property
     def probabilities(self) -> Float[Tensor, "*task point way"]:
@@ -145,14 +174,30 @@ class ClassPrediction:
 
     def log_prob(self, y: Any) -> Float[Tensor, "*task point"]:
         """log of the averaged probability of a class at every point, given by its number or one-hot."""
-        probabilities, y = self.log_probabilities, torch.as_tensor(y).to(self.by_sample.device)
-        if y.shape == probabilities.shape[:-1] and not y.is_floating_point():
-            if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < probabilities.shape[-1]:
+        return self._of_class(self.log_probabilities, y)
+
+    def component_log_prob(self, y: Any) -> Float[Tensor, "component *task point"]:
+        """The same under each component by itself."""
+        return self._of_class(self.by_sample, y)
+
+    def _of_class(self, log_probabilities: Float[Tensor, "*component point way"], y: Any) -> Tensor:
+        expected, y = self.by_sample.shape[1:], torch.as_tensor(y).to(self.by_sample.device)
+        if y.shape == expected[:-1] and not y.is_floating_point():
+            if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < expected[-1]:
                 raise InputError(
-                    f"class numbers go from {int(y.min())} to {int(y.max())}; "
-                    f"expected 0 to {probabilities.shape[-1] - 1}"
+                    f"class numbers go from {int(y.min())} to {int(y.max())}; expected 0 to {expected[-1] - 1}"
                 )
-            y = F.one_hot(y.long(), probabilities.shape[-1])
-        if y.shape != probabilities.shape:
-            raise InputError(f"y has shape {tuple(y.shape)}; the prediction has {tuple(probabilities.shape)}")
-        return probabilities.masked_fill(y == 0, 0).sum(-1)
+            y = F.one_hot(y.long(), expected[-1])
+        if y.shape != expected:
+            raise InputError(f"y has shape {tuple(y.shape)}; the prediction has {tuple(expected)}")
+        return log_probabilities.masked_fill(y == 0, 0).sum(-1)
+
+
+def prediction_of(
+    likelihood: Likelihood, outputs: Float[Tensor, "component *task point output"], coherent: bool = True
+) -> Prediction | ClassPrediction:
+    """What a likelihood makes of network outputs."""
+    if isinstance(likelihood, CategoricalLikelihood):
+        return ClassPrediction(likelihood(outputs), coherent)
+    mean, std = likelihood(outputs)
+    return Prediction(mean, std, coherent)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.posteriors.prediction import Prediction
+from nvdp.posteriors.prediction import Mixture
 
 DOUBTS = ("spread", "std")
 SAMPLES = 32  # functions behind a spread
@@ -22,7 +22,7 @@ class Asked(Protocol):
         """Whether it can take in points."""
         ...
 
-    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
+    def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Mixture:
         """A mixture over sampled functions."""
         ...
 
@@ -31,14 +31,14 @@ class Asked(Protocol):
         ...
 
 
-def doubt(prediction: Prediction, by: str = "spread") -> Float[Tensor, "*task point"]:
+def doubt(prediction: Mixture, by: str = "spread") -> Float[Tensor, "*task point"]:
     """How unsure a prediction is of each point: a variance, summed over outputs.
 
     ``spread`` is the paper's: the variance of the mean across sampled functions. Where there is only one function, as
     of a CNP, that is nothing, and ``std`` stands in: the whole predictive variance, noise included.
 
     >>> sure, unsure = torch.tensor([[0.0], [0.0]]), torch.tensor([[0.0], [1.0]])
-    >>> doubt(Prediction(torch.stack([sure, unsure]), torch.ones(2, 2, 1)))
+    >>> doubt(Mixture(torch.stack([sure, unsure]), torch.ones(2, 2, 1)))
     tensor([0.0000, 0.2500])
     """
     if by not in DOUBTS:
@@ -79,14 +79,14 @@ def _doubts(posterior: Asked, candidates: Tensor, by: str, samples: int, seed: i
     return torch.cat([doubt(each, by) for each in parts], -1)
 
 
-def _batched(prediction: Prediction) -> Prediction:
+def _batched(prediction: Mixture) -> Mixture:
     """With a task axis, whether or not the posterior is of one task without."""
     if prediction.functions.dim() == 4:
         return prediction
-    return Prediction(prediction.functions[:, None], prediction.stds[:, None])
+    return Mixture(prediction.functions[:, None], prediction.stds[:, None], prediction.coherent)
 
 
-def _conditioned(prediction: Prediction, taken: Tensor, k: int, by: str) -> Int[Tensor, "task k"]:
+def _conditioned(prediction: Mixture, taken: Tensor, k: int, by: str) -> Int[Tensor, "task k"]:
     """Greedy choice under a Gaussian with the functions' correlation and the doubt's variance.
 
     With F the functions' deviations, one row a sample, cov = FᵀF. An observation at i of noise σ² leaves

@@ -112,7 +112,7 @@ def label_score(batches: Sequence[TaskBatch]) -> Score:
     def score(model: Any) -> float:
         tasks = []
         for batch in batches:
-            prediction = model.adapt(batch.context).predict(batch.x, SCORE_SAMPLES)
+            prediction = model.adapt(batch.context).components(batch.x, SCORE_SAMPLES)
             log_prob, query = prediction.log_prob(batch.y), batch.target.mask
             tasks.append((log_prob * query).sum(1) / query.sum(1))
         value = float(torch.cat(tasks).mean())

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nvdp.errors import InputError
 from nvdp.loading import FittedModel, load_fitted
-from nvdp.posteriors.dropout import predict_points
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.recipes import candidates
@@ -121,7 +120,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         if return_cov:
             prediction = self._functions(x, COVARIANCE_SAMPLES, self._seed())
             return self._shaped(prediction.mean.numpy()), self._covariance(prediction)
-        prediction = self._meta().scale.y_out(predict_points(self._posterior, x, self.samples, self._seed()))
+        prediction = self._meta().scale.y_out(self._posterior.predict(x, self.samples or 0, self._seed()))
         if quantiles is not None:
             return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1).numpy())
         mean = self._shaped(prediction.mean.numpy())

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from nvdp.data.frames import FrameTasks
 from nvdp.models.base import MetaModel
-from nvdp.posteriors.dropout import predict_points
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tasks import Task
@@ -75,7 +74,7 @@ def scored_cases(tasks: FrameTasks, seed: int) -> list[Task]:
 
 def model_predictor(model: MetaModel) -> Predictor:
     """The fitted model itself."""
-    return lambda task: predict_points(model.adapt(task.x_context, task.y_context), task.x_target)
+    return lambda task: model.adapt(task.x_context, task.y_context).predict(task.x_target)
 
 
 def context_gp(task: Task) -> Prediction:
@@ -120,9 +119,8 @@ def score_cases(predict: Predictor, tasks: Sequence[Task], y_spread: tuple[float
     cases = []
     for task in tasks:
         prediction = predict(task)
-        log_prob = prediction.log_prob(task.y_target).double()
-        mixture = torch.logsumexp(log_prob, 0) - np.log(len(log_prob)) - spread.log()
+        log_prob = prediction.log_prob(task.y_target).double() - spread.log()
         error = ((task.y_target - prediction.mean).double() * spread).square()
         inside = (prediction.cdf(task.y_target) - 0.5).abs() <= 0.45
-        cases.append(Case(mixture.mean().item(), error.mean().item(), inside.double().mean().item()))
+        cases.append(Case(log_prob.mean().item(), error.mean().item(), inside.double().mean().item()))
     return cases

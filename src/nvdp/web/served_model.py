@@ -53,20 +53,16 @@ class ServedModel:
         samples: int,
         seed: int,
     ) -> Answer:
-        """``model.adapt(x, y).predict(query, samples, seed)``, in the units of the data.
-
-        Mean and deviation are in closed form where the posterior has one, and do not tremble with the samples.
-        """
+        """``model.adapt(x, y).predict(query)`` and sampled functions, in the units of the data."""
         scale = self.scale
         check_reach("x", x, scale.x_centre, scale.x_spread)
         check_reach("y", y, scale.y_centre, scale.y_spread)
         check_reach("query", query, scale.x_centre, scale.x_spread)
         posterior = self.model.adapt(scale.x_in(x), scale.y_in(y))
         at = scale.x_in(query)
-        prediction = scale.y_out(posterior.predict(at, samples, seed))
-        points = scale.y_out(posterior.predict(at)) if samples and posterior.integrates else prediction
+        points = scale.y_out(posterior.predict(at))
+        functions = scale.y_out(posterior.predict(at, samples, seed)).functions if samples else points.functions[:0]
         rates = posterior.rates if isinstance(posterior, DropoutPosterior) else None
-        functions = prediction.functions if samples else prediction.functions[:0]
         mean, std, drawn = (part.numpy() for part in (points.mean, points.std, functions))
         return Answer(mean, std, drawn, rates, self.decimals)
 
