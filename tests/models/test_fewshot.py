@@ -181,7 +181,7 @@ def test_noise_of_single_points_predicts_what_sampled_weights_predict(tasks, mon
     posterior = small("nvdp", **{"rates.floor": 0.2}).eval().requires_grad_(False).double().adapt(tasks.context)
     x = posterior.embed(tasks.x.double())[:, :4]
     noise = torch.Generator().manual_seed(1)
-    monkeypatch.setattr("nvdp.posteriors.base.NUMBERS_AT_ONCE", 2**9)  # two groups of tasks
+    monkeypatch.setattr("nvdp.posteriors.base.NUMBERS_AT_ONCE", 2**10)  # two groups of tasks
     groups = posterior._groups(x)
     assert len(groups) == 2
     coherent = posterior.sampled_outputs(x, 400, noise)

@@ -78,9 +78,9 @@ def candidates(name: str, training: FrameTasks, tasks: int, steps: int, seed: in
     model = model_for(name, training.x_dim, training.y_dim, tasks)
     ways = []
     for way, recipe in (FEW if tasks < SMALL else MANY).items():
-        if "decoder_sees" in recipe.model and name != "nvdp":
+        if "decoder.sees" in recipe.model and name != "nvdp":
             continue  # the decoders of the others see r anyway
-        config = fit_config(replace(model, **recipe.model), steps, seed)
+        config = fit_config(model.updated(recipe.model), steps, seed)
         if name in DROPOUT_MODELS:
             config = replace(config, kl=replace(config.kl, weight=config.kl.weight * recipe.kl))
         ways.append(Candidate(way, config, replace(training, augmentation=recipe.augmentation)))
