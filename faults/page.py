@@ -1,4 +1,4 @@
-"""docs/trust.md from the files of results/trust: what was tried, how often, what happened."""
+"""The page docs/trust.md, made from the files in results/trust."""
 
 import json
 from pathlib import Path
@@ -13,44 +13,42 @@ ORDER = (
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
-    "interruptions": "Runs that are interrupted",
-    "hostile": "Files from strangers",
-    "numbers": "Numbers at their ends",
-    "properties": "What every model promises",
-    "processes": "Several processes on one run",
+    "interruptions": "Interrupted runs",
+    "hostile": "Damaged and malicious files",
+    "numbers": "Extreme numbers",
+    "properties": "Properties of all models",
+    "processes": "Several processes for one run",
     "cluster": "Many runs on a cluster",
-    "threads": "Several threads on one model",
+    "threads": "Several threads with one model",
     "streaming": "Tables larger than memory",
-    "mutants": "Mutants",
+    "mutants": "Mutation tests",
     "coverage": "Coverage",
 }
-HEAD = """# What was tried, and what happened
+HEAD = """# Fault tests
 
-Each line was tried on purpose by `python -m faults` and is counted in a file of `results/trust/`, from which this page
-is made. Short versions of most of it run with every `make test`. *Wrong* means a result that differs from that of an
-undisturbed run, damage that goes unnoticed, a value that is not finite, or an error that is not one line. *Times*
-counts checks: a run that is killed and resumed may be two. Long runs are those of `nvdp reproduce`; mutants and
-coverage have commands of their own.
+`python -m faults` makes these tests and writes the counts to `results/trust/`. This page is generated from those files.
+`make test` runs short versions of most of them. *Failed* counts results that differ from an undisturbed run, undetected
+damage, values that are not finite, and errors that are not one line. *Checks* counts checks: a run that is killed and
+resumed may be two. Long runs are those of `nvdp reproduce`. Mutation tests and coverage have their own commands.
 """
 RULES = """
-## The rules behind it
+## Rules in the code
 
-- **A run is its configuration and its seed.** Every step derives its own random numbers, so nothing about randomness
-  is saved, and a run that went on is the run that was never stopped.
-- **Files are whole or absent**: written beside their place, flushed, renamed. What a killed process leaves half
-  written is removed by the next one. Checkpoints carry a SHA-256 over names, shapes, values and step; the last two are
-  kept; a damaged one is named and passed over; with none left, resuming is refused.
-- **Files are read once, as a whole, before they are believed**: what is checked is what is used, even if the file
-  changes a moment later. There is no pickle anywhere. Shapes that a configuration declares are compared with those in
-  the file before any memory is taken for them.
-- **A step whose bound or gradient is not finite is skipped**, counted in `log.csv` and, after 100 of them, ends the
-  run with a reason. A bound that is not finite in one of several processes makes all skip the step.
-- **One process at a time** trains in a folder; several that share one run are one in this sense.
+- **Configuration and seed determine a run.** Every step derives its own random numbers. So no random state is saved,
+  and a resumed run equals an uninterrupted one.
+- **A file is complete or absent.** It is written to a temporary name, flushed and renamed. The next process removes
+  incomplete files of a killed one. Checkpoints carry a SHA-256 checksum of names, shapes, values and step. The last two
+  are kept. A damaged checkpoint is reported and skipped; if none is left, `--resume` is refused.
+- **A file is read once and completely, then checked.** So the checked bytes are the used bytes, even if the file
+  changes later. No file is a pickle. Shapes in a file are compared with the configuration before memory is allocated.
+- **A step whose bound or gradient is not finite is skipped** and counted in `log.csv`. After 100 skipped steps the run
+  stops with a reason. If the bound is not finite in one of several processes, all processes skip the step.
+- **One process at a time** trains in a folder. Several processes that share one run count as one.
 """
 
 
 def write_page(results: Path, page: Path) -> None:
-    """Write the page from what sections there are."""
+    """Write the page with the sections that have a result file."""
     write_text(page, trust_page(results))
 
 
@@ -71,7 +69,7 @@ def _section(name: str, record: dict[str, Any]) -> str:
         return _mutants(record)
     if name == "coverage":
         return _coverage(record)
-    lines = [f"## {TITLES[name]}", "", "| tried | times | what happened | wrong |", "| --- | ---: | --- | ---: |"]
+    lines = [f"## {TITLES[name]}", "", "| test | checks | outcome | failed |", "| --- | ---: | --- | ---: |"]
     for tried in record["tried"]:
         outcomes = "; ".join(f"{count:,} × {outcome}" for outcome, count in tried["outcomes"].items())
         lines.append(f"| {tried['what']} | {tried['tried']:,} | {outcomes or '–'} | {len(tried['wrong'])} |")
@@ -87,7 +85,7 @@ def _long_runs(results: Path) -> list[str]:
         if isinstance(result, dict) and result.get("steps", 0) >= LONG and "skipped" in result:
             name = f"`{result['config']['model']['name']}`, {result['what']}, {result['name']}"
             rows.append(f"| {name} | {result['steps']:,} | {result['skipped']} |")
-    head = ["## Long runs", "", "| run | steps | skipped as not finite |", "| --- | ---: | ---: |"]
+    head = ["## Long runs", "", "| run | steps | skipped steps |", "| --- | ---: | ---: |"]
     return [*head, *rows, ""] if rows else []
 
 
@@ -98,7 +96,7 @@ def _coverage(record: dict[str, Any]) -> str:
             f"## {TITLES['coverage']}",
             "",
             f"`make coverage`: the tests reach {record['covered']:,} of {record['lines']:,} lines of `src/nvdp`,",
-            f"{record['percent']:.1f} %. What runs in processes of its own is not counted.",
+            f"{record['percent']:.1f} %. Lines that run in separate processes are not counted.",
             f"Files below {LEAST:.0f} %: {below or 'none'}.",
             "",
         ]
@@ -109,9 +107,9 @@ def _mutants(record: dict[str, Any]) -> str:
     lines = [
         f"## {TITLES['mutants']}",
         "",
-        "`make mutants` changes these files in one place at a time (an operator, a number, an argument, a word inside",
-        f"a function; mutmut {record['versions']['mutmut']}) and runs the quick tests that reach that function.",
-        "A mutant is killed when one of them fails; those left alive are in `results/trust/mutants.json`.",
+        "`make mutants` changes these files in one place at a time: an operator, a number, an argument or a word",
+        f"inside a function (mutmut {record['versions']['mutmut']}). It then runs the quick tests of that function. A",
+        "mutant is killed if one of them fails. The surviving mutants are in `results/trust/mutants.json`.",
         "",
         "| file | mutants | killed | share |",
         "| --- | ---: | ---: | ---: |",
