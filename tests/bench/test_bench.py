@@ -8,11 +8,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from nvdp.bench import SUITES, Settings, adapt, fewshot, growth, report, run_suite
+from nvdp.bench import SUITES, Settings, adapt, fewshot, report, run_suite, step
 from nvdp.bench.adapt import adapt_rows, gp_tasks
-from nvdp.bench.cases import Case, naive_model, naive_step, our_step
+from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
 from nvdp.bench.draw import draw
-from nvdp.bench.floor import floor_step, training_products
 from nvdp.bench.quality import quality_rows
 from nvdp.bench.step import CASES, PAPERS, step_rows
 from nvdp.bench.timing import Timings, interleaved
@@ -117,7 +116,7 @@ def test_step_rows_keep_the_contract(step_result):
 
 
 def test_growth_rows_measure_time_and_memory_and_skip_what_would_not_fit(monkeypatch, tmp_path):
-    rows = growth.growth_rows(1, 10.0, {"width": (256,)}, TINY)
+    rows = step.growth_rows(1, 10.0, {"width": (256,)}, TINY)
     assert [row["axis"] for row in rows] == ["base", "width"]
     for row in rows:
         assert set(row) >= CONTRACT
@@ -125,8 +124,8 @@ def test_growth_rows_measure_time_and_memory_and_skip_what_would_not_fit(monkeyp
         assert row["autograd_ms"] > 0
     assert 0 < rows[1]["ours_peak_bytes"] < rows[1]["autograd_peak_bytes"]
 
-    monkeypatch.setattr(growth, "NAIVE_LIMIT", 0)
-    (skipped,) = growth.growth_rows(1, 10.0, {}, TINY)
+    monkeypatch.setattr(step, "NAIVE_LIMIT", 0)
+    (skipped,) = step.growth_rows(1, 10.0, {}, TINY)
     assert skipped["autograd_skipped"]
     assert skipped["autograd_ms"] is None
     assert skipped["autograd_estimated_bytes"] > 0
@@ -138,9 +137,9 @@ def test_growth_rows_measure_time_and_memory_and_skip_what_would_not_fit(monkeyp
 
 def test_the_estimate_of_the_naive_versions_memory_is_of_the_right_size():
     case = Case(tasks=8, width=256)
-    with growth.Worker(1, keep_memory=True) as worker:
+    with step.Worker(1, keep_memory=True) as worker:
         measured = worker.peak_memory("autograd", case)
-    assert 0.6 < growth.naive_bytes(case) / measured < 1.6
+    assert 0.6 < step.naive_bytes(case) / measured < 1.6
 
 
 def test_adapt_rows_have_time_and_quality_of_every_method(tmp_path):

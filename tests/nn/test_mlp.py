@@ -1,3 +1,4 @@
+import math
 from functools import partial
 
 import pytest
@@ -5,7 +6,8 @@ import torch
 from torch import nn
 
 from nvdp.errors import InputError
-from nvdp.nn.mlp import ACTIVATIONS, MLP, ConditionedMLP, StackedMLP, activated, activation_named
+from nvdp.models.config import ModelConfig
+from nvdp.nn.mlp import ACTIVATIONS, MLP, ConditionedMLP, InputScale, StackedMLP, activated, activation_named
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
@@ -82,3 +84,28 @@ def test_a_conditioned_network_is_a_plain_one_on_concatenated_inputs(samples):
 def test_an_unknown_activation_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match=r"'tanhh'.*relu.*mish"):
         activation_named("tanhh")
+
+
+def test_fourier_features_are_sines_and_cosines_of_multiples_of_a_quarter_of_pi(generator):
+    x = torch.randn(3, 5, 2, generator=generator, dtype=torch.float64)
+    scale = InputScale(0.5, 2.0, fourier=3)
+    seen, place = scale(x), (x - 0.5) * 2
+    assert seen.shape[-1] == scale.width(2) == 14
+    torch.testing.assert_close(seen[..., :2], place)
+    for axis in range(2):
+        for k in range(3):
+            angle = place[..., axis] * (k + 1) * math.pi / 4
+            torch.testing.assert_close(seen[..., 2 + 3 * axis + k], angle.sin())
+            torch.testing.assert_close(seen[..., 8 + 3 * axis + k], angle.cos())
+
+
+def test_without_fourier_features_nothing_is_added():
+    x = torch.randn(4, 2)
+    assert InputScale()(x) is x
+    assert InputScale().width(2) == 2
+
+
+@pytest.mark.parametrize("fourier", [-1, 65])
+def test_an_impossible_number_of_fourier_features_is_refused(fourier):
+    with pytest.raises(InputError, match=f"'inputs.fourier' is {fourier}; expected a whole number from 0 to 64"):
+        ModelConfig().updated({"inputs.fourier": fourier})

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from nvdp.bench import adapt, fewshot, growth, quality, step
+from nvdp.bench import adapt, fewshot, quality, step
 from nvdp.bench.draw import draw
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
@@ -103,8 +103,8 @@ def _adapt(settings: Settings) -> list[Row]:
 
 def _growth(settings: Settings) -> list[Row]:
     if settings.quick:
-        return growth.growth_rows(3, 5.0, growth.QUICK_AXES)
-    return growth.growth_rows(9, 15.0)
+        return step.growth_rows(3, 5.0, step.QUICK_AXES)
+    return step.growth_rows(9, 15.0)
 
 
 def _quality(settings: Settings) -> list[Row]:
@@ -155,7 +155,7 @@ SUITES: dict[str, Suite] = {
     "step": Suite(
         "Training step: milliseconds (quartiles) and ratios",
         _step,
-        step.NOTES,
+        step.STEP_NOTES,
         {
             "shape": _text("shape"),
             "model": _text("model"),
@@ -200,7 +200,7 @@ SUITES: dict[str, Suite] = {
     "growth": Suite(
         "Growth of NVDP's training step: milliseconds, and MiB at the peak",
         _growth,
-        growth.NOTES,
+        step.GROWTH_NOTES,
         {
             "case": _axis,
             "ours": _time("ours"),

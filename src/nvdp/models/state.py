@@ -34,8 +34,7 @@ def encoder_fingerprint(model: MetaModel) -> bytes:
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for scale in (model.encoder.x_scale, model.encoder.y_scale):
-        waves = f", waves={scale.waves}" if scale.waves else ""  # states from before there were any stay valid
-        digest.update(f"InputScale(centre={scale.centre!r}, scale={scale.scale!r}{waves})".encode())
+        digest.update(repr(scale).encode())
     return digest.digest()
 
 

@@ -47,7 +47,7 @@ class MeanSetEncoder(nn.Module):
         y_scale: InputScale = AS_GIVEN,
     ) -> None:
         super().__init__()
-        inputs = x_scale.width(x_dim) + y_dim + (x_scale.width(x_dim) * y_dim if x_scale.waves else 0)
+        inputs = x_scale.width(x_dim) + y_dim + (x_scale.width(x_dim) * y_dim if x_scale.fourier else 0)
         shape = (inputs, width or size, layers, activation)
         self.features = nn.ModuleList(MLP(*shape, residual=residual, outputs=size) for _ in range(paths))
         self.x_scale, self.y_scale = x_scale, y_scale
@@ -56,7 +56,7 @@ class MeanSetEncoder(nn.Module):
     def encode(self, points: PointSet) -> Float[Tensor, "task point feature"]:
         """h(x_i, y_i) for every entry, padded ones included."""
         x, y = self.x_scale(points.x), self.y_scale(points.y)
-        products = [(x[..., :, None] * y[..., None, :]).flatten(-2)] if self.x_scale.waves else []
+        products = [(x[..., :, None] * y[..., None, :]).flatten(-2)] if self.x_scale.fourier else []
         pairs = torch.cat([x, y, *products], dim=-1)
         return torch.cat([path(pairs) for path in self.features], dim=-1)
 

@@ -16,32 +16,32 @@ from nvdp.errors import InputError
 
 @dataclass(frozen=True)
 class InputScale:
-    """Affine input scaling v ↦ (v − centre) · scale, plus `waves` Fourier features: sines and cosines of k π/4 v.
+    """Affine input scaling v ↦ (v − centre) · scale, plus Fourier features sin, cos(k π/4 v), k = 1 … `fourier`.
 
     Pixel coordinates in [0, 1]² are scaled to [−2, 2]², the range of the 1D tasks, so that the usual initialisation
     suits them. Fourier features help a ReLU network with functions that change quickly.
 
     >>> InputScale(0.5, 4.0)(torch.tensor([0.0, 1.0]))
     tensor([-2.,  2.])
-    >>> InputScale(waves=2)(torch.tensor([[0.0]]))
+    >>> InputScale(fourier=2)(torch.tensor([[0.0]]))
     tensor([[0., 0., 0., 1., 1.]])
     """
 
     centre: float = 0.0
     scale: float = 1.0
-    waves: int = 0
+    fourier: int = 0
 
     def width(self, values: int) -> int:
         """Output width for `values` inputs."""
-        return values * (1 + 2 * self.waves)
+        return values * (1 + 2 * self.fourier)
 
     def __call__(self, values: Float[Tensor, "*batch value"]) -> Float[Tensor, "*batch seen"]:
         """Scaled values, then their Fourier features, along the last dimension."""
         if self.centre != 0 or self.scale != 1:
             values = (values - self.centre) * self.scale
-        if not self.waves:
+        if not self.fourier:
             return values
-        frequencies = values.new_tensor([math.pi / 4 * k for k in range(1, self.waves + 1)])
+        frequencies = values.new_tensor([math.pi / 4 * k for k in range(1, self.fourier + 1)])
         angles = (values[..., None] * frequencies).flatten(-2)
         return torch.cat([values, angles.sin(), angles.cos()], dim=-1)
 
