@@ -1,6 +1,7 @@
 """The dropout posterior of NVDP, eq. 2: q(φ | D_C) = N((1−P)θ, P(1−P)θ²), its KL, and its closed-form predictions."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -120,20 +121,24 @@ def moments_by_task(
     rates: Sequence[LayerRates],
     seen: Float[Tensor, "row *point r"] | None = None,
 ) -> tuple[Float[Tensor, "row point output"], Float[Tensor, "output output row point"]]:
-    """`output_moments` of a bounded number of rows at a time."""
+    """`output_moments` of a bounded number of rows at a time, in full precision: variances are small differences."""
     parts, start = [], 0
-    for size in groups_of(len(x), largest_array(network, x)):
-        rows = slice(start, start + size)
-        parts.append(output_moments(network, x[rows], rates_of(rates, rows), None if seen is None else seen[rows]))
-        start += size
+    seen = None if seen is None else seen.to(x)
+    autocast = torch.is_autocast_enabled(x.device.type)
+    with torch.autocast(x.device.type, enabled=False) if autocast else nullcontext():
+        for size in groups_of(len(x), largest_array(network, x)):
+            rows = slice(start, start + size)
+            part = output_moments(network, x[rows], rates_of(rates, rows), None if seen is None else seen[rows])
+            parts.append(part)
+            start += size
     means, covariances = zip(*parts, strict=True)
     return (torch.cat(means), torch.cat(covariances, 2)) if len(parts) > 1 else parts[0]
 
 
 def _strata(like: Tensor) -> Float[Tensor, " stratum"]:
     """The middles of equally probable parts of a standard normal, together of variance 1."""
-    middles = ndtri((torch.arange(STRATA, dtype=like.dtype, device=like.device) + 0.5) / STRATA)
-    return middles / middles.square().mean().sqrt()
+    middles = ndtri((torch.arange(STRATA, dtype=torch.float64) + 0.5) / STRATA)
+    return (middles / middles.square().mean().sqrt()).to(like)
 
 
 class KeptWeights(SampledWeights):
