@@ -86,7 +86,9 @@ def classify(
         bool,
         typer.Option("--invert", help="Swap dark and light: models of Omniglot were trained on white ink on black."),
     ] = False,
-    samples: Annotated[int, typer.Option(help="Sampled classifiers whose probabilities are averaged.", min=1)] = 10,
+    samples: Annotated[
+        int, typer.Option(help="Average over this many sampled classifiers instead of the closed form.", min=0)
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Classify your own pictures from a few labelled ones, with probabilities.

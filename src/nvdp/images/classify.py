@@ -1,12 +1,13 @@
-"""Classifying one's own pictures: a few labelled ones adapt a trained classifier, which then names the others."""
+"""Classifying one's own pictures: a few labelled ones adapt a trained classifier, which then classifies others."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.data.class_pools import image_vectors
@@ -19,8 +20,6 @@ from nvdp.models.config import ClassifierConfig
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.pretrain import PretrainConfig, load_extractor
 from nvdp.training.run_folder import CONFIG, load_any_run
-
-SAMPLES = 10
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,18 @@ class PictureClassifier:
 
     @torch.no_grad()
     def classify(
-        self, support: Mapping[str, Sequence[Path]], query: Sequence[Path], samples: int = SAMPLES
+        self, support: Mapping[str, Sequence[Path]], query: Sequence[Path], samples: int = 0
     ) -> ClassPrediction:
-        """The classes of the query pictures, given some pictures of each class."""
+        """The classes of the query pictures, given some pictures of each class.
+
+        Args:
+            support: Picture files by the name of their class.
+            query: Picture files to classify.
+            samples: Classifiers to draw; 0 for the best prediction without sampling.
+
+        Returns:
+            What ``posterior.predict(query, samples)`` of the model gives; classes are in the order of `support`.
+        """
         for name, files in support.items():
             if not files:
                 raise InputError(f"class '{name}' has 0 support images; every class needs at least 1")
@@ -61,14 +69,20 @@ class PictureClassifier:
         if not query:
             raise InputError(f"there are 0 query images; expected files ending in {', '.join(SUFFIXES)}")
         labels = [index for index, files in enumerate(support.values()) for _ in files]
-        x = self._vectors([file for files in support.values() for file in files])
-        posterior = self.model.adapt(x, torch.nn.functional.one_hot(torch.tensor(labels)).float())
-        return posterior.predict(self._vectors(query), samples, 0)
+        pictures = self._read([file for files in support.values() for file in files])
+        return self.adapt(pictures, torch.tensor(labels)).predict(self.inputs(self._read(query)), samples)
 
-    def _vectors(self, files: Sequence[Path]) -> Float[Tensor, "image number"]:
+    def adapt(self, pictures: Float[Tensor, "image pixel"], labels: Int[Tensor, " image"]) -> Any:
+        """The posterior given pictures, as vectors of intensities in [0, 1], and the numbers of their classes."""
+        return self.model.adapt(self.inputs(pictures), labels)
+
+    def inputs(self, pictures: Float[Tensor, "image pixel"]) -> Float[Tensor, "image number"]:
+        """Pictures as the model takes them: as they are, or their features."""
+        return pictures if self.extract is None else self.extract(pictures)
+
+    def _read(self, files: Sequence[Path]) -> Float[Tensor, "image pixel"]:
         images = np.stack(list(read_pictures(files, DataConfig(size=self.size, channels=self.channels))))
-        vectors = image_vectors(255 - images if self.invert else images)
-        return vectors if self.extract is None else self.extract(vectors)
+        return image_vectors(255 - images if self.invert else images)
 
 
 def query_files(folder: Path, classes: Sequence[str]) -> tuple[list[Path], list[str | None]]:

@@ -50,6 +50,16 @@ def complete(
 ) -> Completion:
     """Show a model some pixels of a picture and ask for all of them.
 
+    Args:
+        model: A regression model of pictures.
+        picture: All its pixels; those that are not shown are not used.
+        is_shown: Which pixels the model sees.
+        samples: How many pictures to draw.
+        seed: Of those pictures.
+
+    Returns:
+        Mean and standard deviation of ``predict(x)``, and the pictures of ``predict(x, samples, seed)``.
+
     >>> from nvdp import ModelConfig, build_model
     >>> picture = np.full((8, 8, 1), 200, dtype=np.uint8)
     >>> done = complete(build_model(ModelConfig("nvdp", x_dim=2)), picture, random_shown(8, 0.25))
@@ -58,13 +68,14 @@ def complete(
     """
     check_picture(model, picture.shape[-1], "the picture")
     tasks = whole_images(picture[None], torch.from_numpy(is_shown).reshape(1, -1))
-    prediction = model.adapt(tasks.context).predict(tasks.x, samples, seed)
+    posterior = model.adapt(tasks.context)
+    prediction, sampled = posterior.predict(tasks.x), posterior.predict(tasks.x, samples, seed)
     shape = picture.shape
     return Completion(
         picture.astype(float) / 255,
         is_shown,
         prediction.mean.double().cpu().numpy().reshape(shape),
-        prediction.functions.double().cpu().numpy().reshape(-1, *shape),
+        sampled.functions.double().cpu().numpy().reshape(-1, *shape),
         prediction.std.double().cpu().numpy().reshape(shape),
     )
 
