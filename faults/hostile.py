@@ -132,7 +132,7 @@ def configurations_from_strangers(place: Path, every: int = 1) -> Tally:
     """Every setting of a configuration with every odd value, and files that are no configuration; or every nth."""
     tally = Tally("config.json made by a stranger: every setting with every odd value, broken and huge files")
     folder = place / "configured"
-    run(replace(TINY, steps=1, weight_average=None), folder)
+    run(replace(TINY, steps=1), folder)
     values = json.loads((folder / CONFIG).read_text())
     texts = {
         "nothing": "", "a list": "[]", "a word": "null", "half of it": (folder / CONFIG).read_text()[:40],

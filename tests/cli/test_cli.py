@@ -97,13 +97,20 @@ def test_resuming_a_finished_run_needs_no_flags_and_changes_nothing(run):
     assert (run / "model.safetensors").read_bytes() == before
 
 
+def test_resuming_a_run_that_never_began_is_the_run_without_resume(tmp_path, run):
+    result = nvdp("train", "gp", "--model", "nvdp", "--seed", "3", "--out", tmp_path / "run", *TINY, "--resume")
+    assert result.returncode == 0, result.stderr
+    for name in ("config.json", "model.safetensors"):
+        assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["train", "gp", "--model", "nvpd", "--out", "x"], "did you mean 'nvdp'"),
         (["train", "gpp", "--out", "x"], "unknown task 'gpp'; did you mean 'gp'"),
         (["train", "gp", "--preset", "fast", "--out", "x"], "unknown preset 'fast'"),
-        (["train", "gp", "--variance", "none", "--out", "x"], "'variance' is 'none'"),
+        (["train", "gp", "--variance", "none", "--out", "x"], "'likelihood.variance' is 'none'"),
         (["train", "gp", "--kl", "mean", "--out", "x"], "unknown KL reduction 'mean'"),
         (["train", "gp", "--steps", "0", "--out", "x"], "'steps' is 0"),
         (["train", "gp", "--learning-rate", "-1", "--out", "x"], "'learning_rate' is -1.0"),

@@ -57,8 +57,8 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
     growth().to_csv(tmp_path / "table.csv", index=False)
     once = iter([number])  # a second signal is obeyed at once
     monkeypatch.setattr(
-        "nvdp.training.early_stopping.TrainingProgress.advance",
-        lambda bar: [os.kill(os.getpid(), each) for each in once],
+        "nvdp.training.early_stopping.TrainingProgress.advance_to",
+        lambda bar, step: [os.kill(os.getpid(), each) for each in once],
     )
     outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
     assert outcome.returncode == code

@@ -93,7 +93,7 @@ def test_parts_are_the_inverse_of_prefixes():
 
 def test_the_newest_two_checkpoints_are_kept(tmp_path):
     for step in (5, 10, 200, 1000):
-        save_checkpoint(tmp_path, checkpoint(step))
+        save_checkpoint(tmp_path, checkpoint(step), "digest")
     assert len(checkpoint_paths(tmp_path)) == 2
     newest, complaints = load_newest_checkpoint(tmp_path)
     assert newest == Checkpoint(1000, newest.tensors, newest.numbers)
@@ -104,7 +104,7 @@ def test_the_newest_two_checkpoints_are_kept(tmp_path):
 
 def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path):
     for step in (5, 10):
-        save_checkpoint(tmp_path, checkpoint(step))
+        save_checkpoint(tmp_path, checkpoint(step), "digest")
     cut(checkpoint_paths(tmp_path)[-1])
     newest, complaints = load_newest_checkpoint(tmp_path)
     assert newest.step == 5
@@ -114,11 +114,21 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before_and_says_so(tm
 
 def test_two_damaged_checkpoints_are_an_error(tmp_path):
     for step in (5, 10):
-        save_checkpoint(tmp_path, checkpoint(step))
+        save_checkpoint(tmp_path, checkpoint(step), "digest")
     for path in checkpoint_paths(tmp_path):
         cut(path)
     with pytest.raises(InputError, match="no whole checkpoint"):
         load_newest_checkpoint(tmp_path)
+
+
+def test_a_checkpoint_of_another_configuration_or_version_is_refused(tmp_path):
+    save_checkpoint(tmp_path, checkpoint(5), "digest")
+    assert load_newest_checkpoint(tmp_path, "digest")[0].step == 5
+    with pytest.raises(InputError, match=r"step-000000005\.safetensors belongs to another configuration"):
+        load_newest_checkpoint(tmp_path, "another")
+    save_tensors(tmp_path / "step-000000006.safetensors", {"model/w": torch.zeros(1)}, {"step": 6})
+    with pytest.raises(InputError, match=r"was written by version 0\.1"):
+        load_newest_checkpoint(tmp_path, "digest")
 
 
 def test_a_folder_without_checkpoints_has_none(tmp_path):

@@ -45,7 +45,6 @@ def test_a_preset_trains_a_model_with_its_own_objective_and_variance(model):
         ({"learning_rate": 0.0}, "'learning_rate' is 0.0"),
         ({"warmup_steps": -5}, "'warmup_steps' is -5"),
         ({"gradient_clip": 0.0}, "'gradient_clip' is 0.0"),
-        ({"weight_average": 1.5}, "'weight_average' is 1.5"),
         ({"schedule": "linear"}, "'linear'"),
         ({"objective": "elbow"}, "'elbow'"),
         ({"task": "gpp"}, "unknown task 'gpp'; did you mean 'gp'"),
@@ -57,6 +56,7 @@ def test_a_preset_trains_a_model_with_its_own_objective_and_variance(model):
         ({"kl": {"reduction": "mean"}}, "'mean'"),
         ({"kl": {"weight": -0.5}}, "-0.5"),
         ({"version": 99}, "version 99"),
+        ({"version": 1}, r"config\.json was written by version 0\.1"),
     ],
 )
 def test_a_bad_setting_is_refused_by_name_when_read(tmp_path, change, words):

@@ -1,11 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 
-import nvdp
 from nvdp.errors import InputError
-from nvdp.models.config import ClassifierConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import CLASS_OBJECTIVES
 from nvdp.training.config import RunConfig
@@ -42,13 +40,13 @@ def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, sh
 def test_the_papers_training_is_versas(task, way, shot, expected):
     config = fewshot_config(task, "nvdp", "paper", way, shot)
     assert (config.steps, config.tasks_per_step, config.learning_rate) == expected
-    assert (config.episodes.queries, config.model.features, config.model.width) == (15, 256, 512)
-    assert (config.model.meta_width, config.model.meta_layers) == (256, 2)
+    assert (config.episodes.queries, config.model.extractor.features, config.model.decoder.width) == (15, 256, 512)
+    assert (config.model.meta.width, config.model.meta.layers) == (256, 2)
 
 
 def test_on_cached_features_the_model_has_no_extractor():
     config = fewshot_config("miniimagenet", "protonet", features="some-extractor")
-    assert (config.model.extractor, config.model.x_dim, config.episodes.regime) == ("none", 256, "features")
+    assert (config.model.extractor.name, config.model.x_dim, config.episodes.regime) == ("none", 256, "features")
 
 
 def test_names_that_are_not_there_are_told_with_the_nearest():
@@ -74,16 +72,6 @@ def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):
     path.write_text(json.dumps(values))
     with pytest.raises(InputError, match="model: unknown key 'decodre'; did you mean 'decoder'"):
         RunConfig.load(path)
-
-
-def test_configurations_from_before_classification_are_read_and_written_as_they_were():
-    path = Path(nvdp.__file__).parent / "weights" / "gp" / "config.json"
-    config, old = RunConfig.load(path), json.loads(path.read_text())
-    new = json.loads(config.to_json())
-    assert isinstance(config.model, ModelConfig)
-    assert "episodes" not in new
-    assert {name: new["model"][name] for name in old["model"]} == old["model"]
-    assert {name: new[name] for name in old if name != "model"} == {name: old[name] for name in old if name != "model"}
 
 
 def test_building_every_preset_is_possible():

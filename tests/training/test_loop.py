@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -222,6 +223,42 @@ def test_with_both_checkpoints_damaged_a_run_does_not_resume(tmp_path, short):
         cut(path)
     with pytest.raises(InputError, match="no whole checkpoint to resume from"):
         run(short, tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("stop", [3, None])
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path, short, monkeypatch, stop):
+    with monkeypatch.context() as patched:
+        if stop is not None:
+            signal_at(patched, stop, signal.SIGTERM)
+        run(short, tmp_path)
+    log = (tmp_path / "log.csv").read_text()
+    shutil.rmtree(tmp_path / "checkpoint")
+    with pytest.raises(InputError, match=f"a log of {stop + 1 if stop else 6} steps and no checkpoint to resume from"):
+        run(short, tmp_path, resume=True)
+    assert (tmp_path / "log.csv").read_text() == log
+
+
+def test_a_run_killed_before_its_first_checkpoint_begins_again_bit_for_bit(tmp_path, short):
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    config = replace(short, checkpoint_every=100)
+    for folder in (killed, whole):
+        run(config, folder)
+    for path in (*checkpoint_paths(killed / "checkpoint"), killed / "model.safetensors"):
+        path.unlink()
+    rows = (killed / "log.csv").read_text().splitlines()
+    (killed / "log.csv").write_text("\n".join(rows[:-1]) + "\n")  # as a run that was killed at step 4 leaves it
+    run(config, killed, resume=True)
+    assert_same_run(killed, whole)
+
+
+def test_a_configuration_edited_after_the_run_began_is_refused(tmp_path, short, monkeypatch):
+    with monkeypatch.context() as patched:
+        signal_at(patched, 3, signal.SIGTERM)
+        run(short, tmp_path)
+    edited = replace(short, learning_rate=0.5)
+    (tmp_path / "config.json").write_text(edited.to_json())
+    with pytest.raises(InputError, match="belongs to another configuration"):
+        run(edited, tmp_path, resume=True)
 
 
 def test_a_flipped_bit_in_the_weights_is_detected(tmp_path, short):

@@ -12,13 +12,12 @@ import torch
 from faults import hostile, interruptions, numbers, processes, threads
 from faults.runs import TINY, run, state_of
 from nvdp.errors import InputError
-from nvdp.models.base import MetaModel
 from nvdp.training.checkpoint import checkpoint_paths
 from nvdp.training.distributed import Machine, check_shares, launch
 from nvdp.training.loop import TrainingStep, train
 from nvdp.training.run_folder import load_run
 
-OLD_RUN = Path(__file__).parent / "old_run"
+OLD_RUN = Path(__file__).parent / "run_0_1"
 
 
 def assert_right(tally, least=1):
@@ -120,19 +119,11 @@ def test_what_a_killed_process_has_left_half_written_is_removed_and_in_nobodys_w
     assert not list(tmp_path.rglob("*.part"))
 
 
-def test_a_run_of_an_earlier_version_loads_and_goes_on(tmp_path):
-    folder = tmp_path / "run"
-    shutil.copytree(OLD_RUN, folder)
-    config, model, step = load_run(folder)
-    assert isinstance(model, MetaModel)
-    assert step == config.steps == 12
-    stored = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    (folder / "model.safetensors").unlink()
-    assert run(config, folder).step == 12
-    assert len(checkpoint_paths(folder / "checkpoint")) == 2
-    # Its last six steps draw other noise than in that version: no weight is further off than one step takes it.
-    for name, tensor in load_run(folder)[1].state_dict().items():
-        torch.testing.assert_close(tensor, stored[name], rtol=0, atol=config.learning_rate)
+def test_a_run_of_version_0_1_is_refused_in_one_line(tmp_path):
+    shutil.copytree(OLD_RUN, tmp_path / "run")
+    for use in (load_run, lambda folder: run(TINY, folder)):
+        with pytest.raises(InputError, match=r"config\.json was written by version 0\.1, .*; train again$"):
+            use(tmp_path / "run")
 
 
 def test_a_checkpoint_whose_optimiser_does_not_fit_is_refused(tmp_path):

@@ -165,12 +165,12 @@ def read_run(folder: Path, name: str) -> RunSummary:
     Returns:
         Its model, task, progress and state.
     """
-    from nvdp.training.config import RunConfig
-    from nvdp.training.pretrain import EXTRACTOR, KIND, PretrainConfig
+    from nvdp.training.config import EXTRACTOR_KIND, PretrainConfig, RunConfig
+    from nvdp.training.pretrain import EXTRACTOR
     from nvdp.training.run_folder import CONFIG, WEIGHTS
 
     try:
-        if json.loads((folder / CONFIG).read_text()).get("kind") == KIND:
+        if json.loads((folder / CONFIG).read_text()).get("kind") == EXTRACTOR_KIND:
             pretrain = PretrainConfig.load(folder / CONFIG)
             model, task, planned, weights = pretrain.extractor, pretrain.task, pretrain.steps, EXTRACTOR
         else:

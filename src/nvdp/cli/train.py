@@ -77,7 +77,6 @@ def train(
             rich_help_panel=MODEL, help="Fourier features: sines and cosines of this many multiples of x; 0 for none."
         ),
     ] = None,
-    weight_average: Annotated[float | None, typer.Option(help="Decay of averaged weights, e.g. 0.999.")] = None,
     way: Annotated[
         int | None, typer.Option(rich_help_panel=FEWSHOT, help="Classes of an episode. (default: 5)")
     ] = None,
@@ -142,7 +141,7 @@ def train(
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
-    from nvdp.training.presets import fewshot_config, preset_config
+    from nvdp.training.presets import fewshot_config, preset_config, shortened
     from nvdp.training.run_folder import CONFIG
 
     check_task(task)
@@ -159,6 +158,7 @@ def train(
             config = fewshot_config(task, model or "nvdp", preset or "cpu", data=data, **episodes)
         else:
             config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
+        config = config if steps is None else shortened(config, steps)
     architecture = {
         "name": model,
         "likelihood.variance": variance,
@@ -174,7 +174,6 @@ def train(
         "seed": seed,
         "learning_rate": learning_rate,
         "objective": objective,
-        "weight_average": weight_average,
     }
     foreign = [name for name in given(architecture) if name not in config.model.setting_names()]
     if foreign:
@@ -188,8 +187,6 @@ def train(
         episodes=None if config.episodes is None else replace(config.episodes, **episodes),
         **given(settings),
     )
-    if steps is not None and not resume:
-        config = replace(config, warmup_steps=min(config.warmup_steps, steps // 4))
     outcome = run_training(
         config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
     )
@@ -257,8 +254,9 @@ def pretrain(
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.source import DataConfig
     from nvdp.system import use_threads
-    from nvdp.training.pretrain import PretrainConfig, pretrain_config, timed
+    from nvdp.training.config import PretrainConfig
     from nvdp.training.pretrain import pretrain as run_pretraining
+    from nvdp.training.pretrain import pretrain_config, timed
     from nvdp.training.run_folder import CONFIG
 
     use_data_folder(data_dir)

@@ -12,9 +12,9 @@ from typing import Any
 
 from nvdp.data.features import extractor_folder
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.training.config import RunConfig
+from nvdp.training.config import PretrainConfig, RunConfig
 from nvdp.training.presets import fewshot_config
-from nvdp.training.pretrain import EXTRACTOR, PretrainConfig, pretrain, pretrain_config
+from nvdp.training.pretrain import EXTRACTOR, pretrain, pretrain_config
 from nvdp.training.run_folder import CONFIG
 
 METHODS = {  # the paper's order and names

@@ -18,7 +18,8 @@ from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel
 from nvdp.models.config import ClassifierConfig
 from nvdp.posteriors.prediction import ClassPrediction
-from nvdp.training.pretrain import PretrainConfig, load_extractor
+from nvdp.training.config import PretrainConfig
+from nvdp.training.pretrain import load_extractor
 from nvdp.training.run_folder import CONFIG, load_any_run
 
 

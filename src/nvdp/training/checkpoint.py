@@ -148,25 +148,43 @@ def checkpoint_paths(folder: Path) -> list[Path]:
     return sorted(folder.glob("step-*.safetensors"))
 
 
-def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint and drop all but the newest two."""
+def save_checkpoint(folder: Path, checkpoint: Checkpoint, digest: str) -> None:
+    """Write a checkpoint and drop all but the newest two.
+
+    Args:
+        folder: Of checkpoints.
+        checkpoint: The state of the run.
+        digest: That of its configuration, to which the checkpoint belongs from now on.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = checkpoint_path(folder, checkpoint.step)
-    save_tensors(path, checkpoint.tensors, {"step": checkpoint.step, **checkpoint.numbers})
+    save_tensors(path, checkpoint.tensors, {"step": checkpoint.step, "config": digest, **checkpoint.numbers})
     for old in checkpoint_paths(folder)[:-KEPT]:
         old.unlink()
 
 
-def load_newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a line for each damaged one that was passed over."""
-    complaints = []
+def load_newest_checkpoint(folder: Path, digest: str | None = None) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a line for each damaged one that was passed over.
+
+    Args:
+        folder: Of checkpoints.
+        digest: That of the run's configuration; a checkpoint of another one is refused.
+
+    Returns:
+        The checkpoint, or None if there is none, and the lines.
+    """
+    damaged = []
     for path in reversed(checkpoint_paths(folder)):
         try:
             tensors, numbers = load_tensors(path)
         except InputError as error:
-            complaints.append(str(error))
+            damaged.append(str(error))
             continue
-        return Checkpoint(numbers.pop("step"), tensors, numbers), complaints
-    if complaints:
-        raise InputError(f"no whole checkpoint to resume from: {complaints[0]}")
+        if "config" not in numbers:
+            raise InputError(f"{path} was written by version 0.1, which this version does not read; train again")
+        if numbers.pop("config") != digest and digest is not None:
+            raise InputError(f"{path} belongs to another configuration; config.json was changed after the run began")
+        return Checkpoint(numbers.pop("step"), tensors, numbers), damaged
+    if damaged:
+        raise InputError(f"no whole checkpoint to resume from: {damaged[0]}")
     return None, []

@@ -1,12 +1,13 @@
-"""A run's whole configuration as one frozen record, and its JSON form."""
+"""The whole configuration of a run, or of pretraining, as one frozen record; its JSON form is config.json."""
 
 import dataclasses
+import hashlib
 import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, Self, TypeVar, get_args, get_type_hints
+from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig
 from nvdp.data.registry import check_task
@@ -14,11 +15,13 @@ from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
+from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
-OPTIMIZERS = ("adam", "nadam")
+OPTIMIZERS, SCHEDULES = ("adam", "nadam"), ("cosine", "constant")
+HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), ("32-true", "bf16-mixed"), "extractor"
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),
     "kl": (KLScale,),
@@ -27,7 +30,6 @@ _GROUPS: dict[str, tuple[type, ...]] = {
 }
 KINDS = {int: "a whole number", float: "a finite number", str: "a text", bool: "true or false"}
 T = TypeVar("T")
-TrainingSettings = Any  # a RunConfig or a PretrainConfig
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class RunConfig:
     schedule: str = "cosine"  # or "constant"; warm-up comes before either
     warmup_steps: int = 0
     gradient_clip: float | None = None  # largest norm of the whole gradient
-    weight_average: float | None = None  # decay of an exponential moving average of the weights
     seed: int = 0
     data: DataConfig = NO_DATA  # for the tasks `images` and `folder-of-classes`
     episodes: EpisodeConfig | None = None  # for the tasks of classification
@@ -70,11 +71,9 @@ class RunConfig:
             )
         if self.optimizer not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
-        if self.schedule not in ("cosine", "constant"):
-            raise InputError(f"unknown schedule '{self.schedule}'; expected cosine or constant")
-        for name in ("steps", "tasks_per_step", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
+        if self.schedule not in SCHEDULES:
+            raise unknown_name("schedule", self.schedule, SCHEDULES)
+        _check_training(self, "steps", "tasks_per_step", "log_every", "checkpoint_every")
         normalised = isinstance(self.model, ModelConfig) and (self.model.encoder.task_norm or self.model.rates.norm)
         if normalised and self.tasks_per_step < 2:
             raise InputError(f"normalisation over tasks needs at least 2 tasks a step; got {self.tasks_per_step}")
@@ -82,12 +81,6 @@ class RunConfig:
             raise InputError(f"setting 'warmup_steps' is {self.warmup_steps}; expected at least 0")
         if self.gradient_clip is not None and not self.gradient_clip > 0:
             raise InputError(f"setting 'gradient_clip' is {self.gradient_clip}; expected a positive number or null")
-        if self.weight_average is not None and not 0 <= self.weight_average < 1:
-            raise InputError(f"setting 'weight_average' is {self.weight_average}; expected a number in [0, 1) or null")
-        if not self.learning_rate > 0:
-            raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
-        if self.version != FORMAT_VERSION:
-            raise InputError(f"the configuration has format version {self.version}; this nvdp reads {FORMAT_VERSION}")
 
     def to_json(self) -> str:
         """The text of config.json; the data settings are in it only if there are any."""
@@ -108,25 +101,115 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], origin: str = "configuration") -> Self:
-        """The record of a dictionary; an unknown key is refused by name."""
-        if values.get("version") == 1:
-            raise InputError(f"{origin} was written by version 0.1, which this version does not read; train again")
+        """The record of a dictionary; an unknown key is refused by name.
+
+        Args:
+            values: As `to_json` writes them; what is left out has its default.
+            origin: What an error calls the dictionary.
+
+        Returns:
+            The configuration.
+        """
         return _record(cls, values, origin)
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
-        try:
-            if path.stat().st_size > MOST_BYTES:
-                raise InputError(f"{path} has {path.stat().st_size} bytes; a configuration has at most {MOST_BYTES}")
-            values = json.loads(path.read_text())
-        except FileNotFoundError:
-            raise InputError(f"{path.parent} holds no run: {path.name} is missing") from None
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{path} cannot be read as JSON: {error}") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path} holds a {type(values).__name__}; expected a JSON object")
-        return cls.from_dict(values, str(path))
+        return cls.from_dict(_read(path, "run"), str(path))
+
+
+@dataclass(frozen=True)
+class PretrainConfig:
+    """How a feature extractor is pretrained: it classifies the training classes by a head that is not kept."""
+
+    task: str
+    extractor: str
+    channels: int
+    size: int
+    data: DataConfig = NO_DATA  # for the task folder-of-classes
+    head: str = "cosine"  # or "linear"
+    steps: int = 10_000
+    batch: int = 128
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    flips: bool = False  # mirror images at random; not for characters
+    precision: str = "32-true"  # or "bf16-mixed"
+    seed: int = 0
+    log_every: int = 50
+    checkpoint_every: int = 500
+    kind: str = EXTRACTOR_KIND
+    version: int = FORMAT_VERSION
+    schedule: ClassVar[str] = "cosine"
+    warmup_steps: ClassVar[int] = 0
+    gradient_clip: ClassVar[float | None] = None
+
+    def __post_init__(self) -> None:
+        for what, name, known in (
+            ("task of classification", self.task, FEWSHOT_TASKS),
+            ("extractor", self.extractor, EXTRACTORS),
+            ("head", self.head, HEADS),
+            ("precision", self.precision, PRECISIONS),
+        ):
+            if name not in known:
+                raise unknown_name(what, name, known)
+        _check_training(self, "steps", "batch", "log_every", "checkpoint_every")
+        if self.kind != EXTRACTOR_KIND:
+            raise InputError(f"the configuration is of a '{self.kind}'; expected an {EXTRACTOR_KIND}")
+
+    @property
+    def features(self) -> int:
+        """Numbers that come out of the extractor."""
+        return EXTRACTORS[self.extractor].features(self.size)
+
+    def to_json(self) -> str:
+        """The text of config.json."""
+        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """The record of a config.json."""
+        return _record(cls, _read(path, "extractor"), str(path))
+
+
+TrainingConfig = RunConfig | PretrainConfig
+
+
+def config_digest(config: TrainingConfig) -> str:
+    """A short text that differs for different configurations; settings of later versions do not change it.
+
+    >>> config_digest(RunConfig()) == config_digest(RunConfig(seed=1))
+    False
+    """
+    return hashlib.sha256(json.dumps(_differing(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _check_training(config: Any, *counts: str) -> None:
+    """Refuse what no training can do, or a file of another version."""
+    for name in counts:
+        if getattr(config, name) < 1:
+            raise InputError(f"setting '{name}' is {getattr(config, name)}; expected at least 1")
+    if not config.learning_rate > 0:
+        raise InputError(f"setting 'learning_rate' is {config.learning_rate}; expected a positive number")
+    if config.version != FORMAT_VERSION:
+        raise InputError(f"the configuration has format version {config.version}; this nvdp reads {FORMAT_VERSION}")
+
+
+def _read(path: Path, what: str) -> dict[str, Any]:
+    """The values of a config.json of this version; `what` its folder should hold."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise InputError(f"{path} has {path.stat().st_size} bytes; a configuration has at most {MOST_BYTES}")
+        values = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path.parent} holds no {what}: {path.name} is missing") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path} holds a {type(values).__name__}; expected a JSON object")
+    if values.get("version", 1) == 1:
+        raise InputError(f"{path} was written by version 0.1, which this version does not read; train again")
+    return values
 
 
 def _differing(record: Any) -> dict[str, Any]:

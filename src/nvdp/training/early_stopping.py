@@ -109,6 +109,7 @@ def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bo
                     best, best_step, kept, worse = now, trainer.step, copy.deepcopy(model.state_dict()), 0
             if worse == PATIENCE or stop.signal is not None:
                 break
+    trainer.check_skipped(trainer.step // 2)
     model.load_state_dict(kept)
     model.eval().requires_grad_(False)
     return FitOutcome(config, model, trainer.step, best_step, best, candidate.name, time.monotonic() - began, {})

@@ -37,7 +37,7 @@ from nvdp.training.checkpoint import (
     save_checkpoint,
     state_tensors,
 )
-from nvdp.training.config import RunConfig, TrainingSettings
+from nvdp.training.config import RunConfig, TrainingConfig, config_digest
 from nvdp.training.distributed import Machine as Machine
 from nvdp.training.distributed import Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.progress import StopRequest, TrainingProgress
@@ -50,7 +50,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]
 }
 
 
-def learning_rate_at(settings: TrainingSettings, step: int, progress: float | None = None) -> float:
+def learning_rate_at(settings: TrainingConfig, step: int, progress: float | None = None) -> float:
     """The learning rate of a step: linear warm-up, then constant or half a cosine down to zero.
 
     Args:
@@ -123,7 +123,7 @@ class Trainer:
         progress: The share of all steps, or of the time if that is further, that is used up.
     """
 
-    settings: TrainingSettings
+    settings: TrainingConfig
     model: nn.Module
     module: nn.Module
     optimizer: Any
@@ -157,12 +157,16 @@ class Trainer:
         if taken:
             return numbers
         self.skipped += 1
-        if self.skipped > min(MOST_SKIPPED, self.settings.steps // 2):
+        self.check_skipped(min(MOST_SKIPPED, self.settings.steps // 2))
+        return None
+
+    def check_skipped(self, most: int) -> None:
+        """Give up if more steps than that were skipped."""
+        if self.skipped > most:
             raise InputError(
                 f"{self.skipped} of {self.step} steps had a bound or gradient that is not finite; "
                 "lower the learning rate"
             )
-        return None
 
     def _update(self, bound: Tensor) -> bool:
         """Follow the gradient of a bound; False if it is not finite, and nothing changed."""
@@ -260,13 +264,19 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
         The steps taken in all, and why training stopped.
     """
     settings, processes, place = trainer.settings, trainer.processes, folder / CHECKPOINTS
-    checkpoint, notes = load_newest_checkpoint(place) if resume else (None, [])
+    digest = config_digest(settings)
+    checkpoint, notes = load_newest_checkpoint(place, digest) if resume else (None, [])
     sums: Numbers = {}  # of the steps since the last row of the log
     before = 0.0
     if checkpoint is not None:
-        restore_state(checkpoint_path(place, checkpoint.step), checkpoint, trainer.model, trainer.optimizer)
-        sums, before = checkpoint.numbers["sums"], checkpoint.numbers["seconds"]
-        trainer.resume_at(checkpoint.step, checkpoint.numbers["skipped"])
+        path = checkpoint_path(place, checkpoint.step)
+        restore_state(path, checkpoint, trainer.model, trainer.optimizer)
+        try:
+            sums = {str(name): float(value) for name, value in checkpoint.numbers["sums"].items()}
+            before = float(checkpoint.numbers["seconds"])
+            trainer.resume_at(checkpoint.step, int(checkpoint.numbers["skipped"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path} is no checkpoint of a run: {error}") from None
     began, saved, stopped_by = time.monotonic(), trainer.step if checkpoint else -1, None
 
     def seconds() -> float:
@@ -276,7 +286,7 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
         if processes.rank == 0:
             numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds()}
             tensors = state_tensors(trainer.model, trainer.optimizer)
-            save_checkpoint(place, Checkpoint(trainer.step, tensors, numbers))
+            save_checkpoint(place, Checkpoint(trainer.step, tensors, numbers), digest)
 
     with (
         RunLog(folder, trainer.step) if processes.rank == 0 else nullcontext() as log,

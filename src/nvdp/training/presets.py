@@ -128,6 +128,15 @@ def preset_config(
     return replace(config, **changes)
 
 
+def shortened(config: RunConfig, steps: int) -> RunConfig:
+    """A preset's configuration with another number of steps, of which at most a quarter warm up.
+
+    >>> shortened(preset_config("gp", "nvdp", "cpu"), 100).warmup_steps
+    25
+    """
+    return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 4))
+
+
 FEWSHOT_PRESETS = ("quick", "cpu", "paper")
 QUERIES = {"quick": 5, "cpu": 5, "paper": 15}  # of a class; features cost so little that they take 15 at any budget
 # The sum over all classes' weights is large where rates differ from the start: a weight of 0.001 can press them all to

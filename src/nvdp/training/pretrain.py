@@ -1,12 +1,10 @@
 """Pretraining: a feature extractor learns to classify the training classes; few-shot models then use its features."""
 
-import dataclasses
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,87 +13,21 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
-from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, check_pool, class_source, draw_episodes
+from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
 from nvdp.data.features import Extract, images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
-from nvdp.errors import InputError, unknown_name
-from nvdp.nn.extractors import EXTRACTORS, ConvExtractor
+from nvdp.errors import InputError
+from nvdp.nn.extractors import ConvExtractor
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.system import chosen_device, keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
+from nvdp.training.config import PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.run_folder import CONFIG, only_process, start_run
 
-KIND = "extractor"
-HEADS = ("cosine", "linear")
 CONV5_SIZE = 64  # from this size on, images get five blocks
-PRECISIONS = ("32-true", "bf16-mixed")
-
-
-@dataclass(frozen=True)
-class PretrainConfig:
-    """Ordinary classification of the training classes by an extractor and a head that is thrown away afterwards."""
-
-    task: str
-    extractor: str
-    channels: int
-    size: int
-    data: DataConfig = NO_DATA  # for the task folder-of-classes
-    head: str = "cosine"  # or "linear"
-    steps: int = 10_000
-    batch: int = 128
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    flips: bool = False  # mirror images at random; not for characters
-    precision: str = "32-true"  # or "bf16-mixed"
-    seed: int = 0
-    log_every: int = 50
-    checkpoint_every: int = 500
-    kind: str = KIND
-    schedule: ClassVar[str] = "cosine"
-    warmup_steps: ClassVar[int] = 0
-    gradient_clip: ClassVar[float | None] = None
-
-    def __post_init__(self) -> None:
-        if self.task not in FEWSHOT_TASKS:
-            raise unknown_name("task of classification", self.task, FEWSHOT_TASKS)
-        if self.head not in HEADS:
-            raise unknown_name("head", self.head, HEADS)
-        if self.precision not in PRECISIONS:
-            raise unknown_name("precision", self.precision, PRECISIONS)
-        for name in ("steps", "batch", "log_every", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise InputError(f"setting '{name}' is {getattr(self, name)}; expected at least 1")
-        if not self.learning_rate > 0:
-            raise InputError(f"setting 'learning_rate' is {self.learning_rate}; expected a positive number")
-        if self.kind != KIND:
-            raise InputError(f"the configuration is of a '{self.kind}'; expected an {KIND}")
-
-    @property
-    def features(self) -> int:
-        """Numbers that come out of the extractor."""
-        return EXTRACTORS[self.extractor].features(self.size)
-
-    def to_json(self) -> str:
-        """The text of config.json."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """The record of a config.json."""
-        try:
-            values = dict(json.loads(path.read_text()))
-            values["data"] = DataConfig(**values["data"])
-            return cls(**values)
-        except FileNotFoundError:
-            raise InputError(f"{path.parent} holds no extractor: {path.name} is missing") from None
-        except InputError:
-            raise
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{path} is no configuration of `nvdp pretrain`: {error}") from None
 
 
 def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:

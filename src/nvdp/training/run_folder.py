@@ -18,13 +18,13 @@ from nvdp.models.base import MetaModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
 from nvdp.system import remove_unfinished, unfinished, write_new_text, write_text
 from nvdp.training.checkpoint import check_shapes, checkpoint_paths, load_tensors, save_tensors
-from nvdp.training.config import RunConfig, TrainingSettings
+from nvdp.training.config import RunConfig, TrainingConfig
 
 MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
 
 
-def start_run(folder: Path, config: TrainingSettings, resume: bool) -> None:
+def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
     """Make the folder of a new run, or check that an existing one may go on with this configuration."""
     existing = folder / CONFIG
     if existing.exists():
@@ -51,7 +51,7 @@ def start_run(folder: Path, config: TrainingSettings, resume: bool) -> None:
     write_new_text(existing, config.to_json())
 
 
-def _check_checkpoints(folder: Path, config: TrainingSettings) -> None:
+def _check_checkpoints(folder: Path, config: TrainingConfig) -> None:
     """Refuse a run that has saved checkpoints of which none is left: to resume it would begin it again."""
     step, place = _last_logged_step(folder), folder / CHECKPOINTS
     lost = step > 0 and (not place.is_dir() or step > config.checkpoint_every or step == config.steps)
