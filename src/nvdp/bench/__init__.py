@@ -1,4 +1,4 @@
-"""Benchmarks behind ``nvdp bench``: each suite measures its variants in turns within one run, and returns rows.
+"""The benchmarks of ``nvdp bench``: each suite measures its variants in turns within one run and returns rows.
 
 Rows are plain dictionaries, ready for JSON; all times are medians in milliseconds of wall-clock time.
 """

@@ -56,12 +56,12 @@ NOTES = {
 
 
 def missing_peers() -> list[str]:
-    """The packages that are not installed, by the names pip knows."""
+    """Names of the packages that are not installed, for pip."""
     return [package for module, package in MODULES.items() if find_spec(module) is None]
 
 
 def adapted(model: MetaModel) -> Method:
-    """Ours: one pass through the model, mean parameters."""
+    """Ours: adapt and predict."""
 
     @torch.no_grad()
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
@@ -72,7 +72,7 @@ def adapted(model: MetaModel) -> Method:
 
 
 def fine_tuned(model: MetaModel) -> Method:
-    """The same network after some gradient steps on the context's log-likelihood; each call starts from `model`."""
+    """The same network after a few gradient steps on the context's log-likelihood; each call starts from `model`."""
     start, own = copy.deepcopy(model.state_dict()), copy.deepcopy(model)
 
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
@@ -97,7 +97,7 @@ def sklearn_gp() -> Method:
         kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.WhiteKernel()
         regressor = process.GaussianProcessRegressor(kernel, n_restarts_optimizer=0)
         with warnings.catch_warnings(), pools.threadpool_limits(torch.get_num_threads()):
-            warnings.simplefilter("ignore")  # a parameter near its bound is common with few points
+            warnings.simplefilter("ignore")  # with few points, a kernel parameter is often near its bound
             regressor.fit(x.double().numpy(), y[:, 0].double().numpy())
             mean, std = regressor.predict(x_target.double().numpy(), return_std=True)
         return _column(mean), _column(std)
@@ -108,7 +108,7 @@ def sklearn_gp() -> Method:
 def gpytorch_gp() -> Method:
     """GPyTorch's exact GP; marginal likelihood maximised by Adam as in its tutorial."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its own imports warn of deprecated parts of PyTorch
+        warnings.simplefilter("ignore")  # its imports use deprecated parts of PyTorch
         gpytorch = import_module("gpytorch")
 
     class ExactGP(gpytorch.models.ExactGP):  # type: ignore[name-defined]
@@ -191,7 +191,7 @@ def _one_task_row(
     first: dict[str, list[float]] = {name: [] for name in methods}
 
     def work(name: str, index: int) -> Span:
-        """A turn: the round's task, and further ones until the time is over; milliseconds of one call."""
+        """A turn: the round's task, then further ones until the time is over; returns the mean time of a call."""
         spans: list[Span] = []
         while not spans or sum(wall for wall, _ in spans) < TURN_MS:
             task = (index + len(spans)) % rounds
@@ -207,7 +207,7 @@ def _one_task_row(
     oracle = done.oracle().log_prob(done.y.double())[:, size:].mean()
     quality: dict[str, Any] = {"oracle_ll": float(oracle)}
     for name, by_task in scores.items():
-        values = [by_task[task] for task in range(len(done))]  # those that all have answered
+        values = [by_task[task] for task in range(len(done))]  # tasks that every method has predicted
         quality[f"{name}_ll"] = statistics.mean(values)
         quality[f"{name}_ll_stderr"] = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     quality |= {f"{name}_first_ms": statistics.median(spans) for name, (_, *spans) in first.items()}

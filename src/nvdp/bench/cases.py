@@ -66,7 +66,7 @@ class Case:
         return preset_config("gp", self.model, "paper")
 
     def batch(self) -> TaskBatch:
-        """Random points: what they say does not change how long a step takes.
+        """Random points: their values do not change how long a step takes.
 
         >>> Case(points=7, context=3).batch().x.shape
         torch.Size([16, 7, 1])
@@ -96,7 +96,7 @@ def our_step(case: Case, engine: str = "fused") -> Step:
 
 
 def naive_step(case: Case) -> Step:
-    """The same with the naive model and an optimiser that visits one parameter after the other."""
+    """The same with the naive model and an optimiser that updates one parameter after the other."""
     model, tasks, recipe = naive_model(case.config), case.batch(), case.recipe
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, foreach=False)
     noise = derived_generator(0, "bench noise")

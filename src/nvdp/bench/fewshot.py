@@ -1,6 +1,6 @@
-"""Suite ``fewshot``: what the eight few-shot classifiers cost for a new task: adapting to its support, and a query.
+"""Suite ``fewshot``: the time of the eight few-shot classifiers for a new task, to adapt and to predict.
 
-Images are random: the time does not depend on what they show, nor on what a model has learned.
+Images are random and weights untrained: the time depends on neither.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ NAMES = [name for name, spec in MODELS.items() if spec.classifier is not None]
 BASE = "protonet"
 QUERIES, SAMPLES = 15, 10  # queries of a class; classifiers that probabilities are averaged over
 NOTES = {
-    "adapt": "model.adapt: the support images pass the extractor, then whatever the method does with them; for the "
-    "methods that adapt by gradients their inner steps",
+    "adapt": "model.adapt: the support images pass the extractor, then the method's own computation; for methods that "
+    "adapt by gradients, their inner steps",
     "predict": f"posterior.predict at {QUERIES} queries a class, averaged over {SAMPLES} classifiers; the queries pass "
     "the extractor too",
     "images": "random; weights as initialised; statistics of batch norm not transductive",

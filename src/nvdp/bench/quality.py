@@ -39,7 +39,7 @@ NOTES = {
 
 @dataclass
 class Recipe:
-    """A recipe in training: a clock that runs only while it trains."""
+    """A recipe in training, with a clock that runs only while it trains."""
 
     config: RunConfig
     budget: float  # seconds
@@ -59,7 +59,7 @@ class Recipe:
             self.spent = time.process_time() - began
 
     def row(self, validation: int) -> dict[str, Any]:
-        """Where it stands."""
+        """Its scores at this time."""
         batches = validation_tasks(self.source, VALIDATION_SEED, validation)
         scores = cast(Scores, evaluate_regression(self.model, batches, SAMPLES)["scores"])
         ceiling = RegressionScores()

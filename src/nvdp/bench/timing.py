@@ -27,7 +27,7 @@ from nvdp.system import keep_freed_memory, use_threads
 
 Span = tuple[float, float]  # milliseconds of wall clock and of processor
 Variant = Callable[[int], Span | None]
-"""Does its work for the round of that number; one that works in another process returns the time it took there."""
+"""Does the work of one round, given its number; returns the time only if the work ran in another process."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,15 @@ class Timings:
         return statistics.median(wall for wall, _ in self.spans[name])
 
     def ratio(self, name: str, base: str, processor: bool = False) -> float:
-        """Median over rounds of the ratio within a round: robust against a machine that slows down half-way.
+        """Median over rounds of the ratio within a round, which a machine that slows down half-way does not change.
 
-        With ``processor`` of processor time, which other processes on a busy machine do not stretch.
+        Args:
+            name: the variant in the numerator.
+            base: the variant in the denominator.
+            processor: use processor time, which other load on the machine hardly changes, instead of wall-clock time.
+
+        Returns:
+            The ratio.
 
         >>> Timings({"a": [(4.0, 1.0), (40.0, 1.0)], "b": [(2.0, 1.0), (20.0, 1.0)]}).ratio("a", "b")
         2.0
@@ -80,7 +86,16 @@ def interleaved(
 ) -> Timings:
     """Time the variants in turns for that many rounds, or until the seconds are over; at least one round.
 
-    Odd rounds go backwards through the variants, so that none always runs in the wake of the same other.
+    Odd rounds go through the variants backwards, so that none always runs after the same other.
+
+    Args:
+        variants: the work of each, by name.
+        rounds: number of rounds.
+        warmup: rounds before, which are not measured.
+        seconds: no new round begins after that many.
+
+    Returns:
+        The times of all rounds.
     """
     for index in range(warmup):
         for variant in variants.values():

@@ -26,7 +26,12 @@ NARROW = 8  # columns up to which a product is faster transposed
 
 
 class DropoutLinear(nn.Module):
-    """The shared parameters θ of one layer: a K × D weight matrix and a bias."""
+    """The shared parameters θ of one layer: a K × D weight matrix and a bias.
+
+    Args:
+        inputs: K.
+        outputs: D.
+    """
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -79,7 +84,12 @@ class MeanWeights:
 
 
 class SampledWeights:
-    """φ = (1−P)θ + √(P(1−P)) θ ε with one ε per task, sample and weight."""
+    """φ = (1−P)θ + √(P(1−P)) θ ε with one ε per task, sample and weight.
+
+    Args:
+        samples: functions to draw for each task.
+        generator: source of ε; PyTorch's own if None.
+    """
 
     def __init__(self, samples: int, generator: torch.Generator | None = None) -> None:
         self.samples, self.generator = samples, generator
@@ -131,7 +141,12 @@ LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tenso
 
 
 class LocalNoise:
-    """B ~ N(A (1−P)θ, A² P(1−P)θ²), drawn for every point on its own."""
+    """B ~ N(A (1−P)θ, A² P(1−P)θ²), drawn for every point on its own.
+
+    Args:
+        generator: source of the noise; PyTorch's own if None.
+        compute: the computation, from an `Engine` of :mod:`nvdp.nn.fused` or by plain autograd.
+    """
 
     def __init__(self, generator: torch.Generator | None = None, compute: LocalNoiseFunction = local_noise) -> None:
         self.generator, self.compute = generator, compute
@@ -145,7 +160,13 @@ class LocalNoise:
 
 
 class DropoutNetwork(nn.Module):
-    """The task network (the paper's agent): conditional-dropout layers with an activation between them."""
+    """The task network (the paper's agent): conditional-dropout layers with an activation between them.
+
+    Args:
+        sizes: widths from the inputs to the outputs.
+        activation: between layers.
+        scale: scaling of x.
+    """
 
     def __init__(self, sizes: Sequence[int], activation: str, scale: InputScale = AS_GIVEN) -> None:
         super().__init__()

@@ -167,7 +167,7 @@ class TaskNetwork(nn.Module):
         moments: list[Moments] | None = None,
         generator: torch.Generator | None = None,
         noisy: bool = False,
-    ) -> Float[Tensor, "task point way"]:
+    ) -> Float[Tensor, "task point class"]:
         """Logits of every task's points under its own weights; `noisy` samples a, otherwise a is at its mean."""
         if self.shape is None:
             hidden = self._linear("hidden", weights, x)

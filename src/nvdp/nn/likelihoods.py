@@ -28,7 +28,11 @@ def gaussian_log_prob(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 class GaussianLikelihood(nn.Module):
     """Turns the last layer of a network into the mean and standard deviation of every output.
 
-    With ``shared`` a learned σ is the same at all points of all tasks, and the network gives means alone.
+    Args:
+        y_dim: outputs of a point.
+        variance: "learned", or "fixed" for σ = 1.
+        min_std: smallest learned σ.
+        shared: a learned σ is the same at all points of all tasks, and the network gives means alone.
     """
 
     def __init__(self, y_dim: int, variance: str = "learned", min_std: float = 0.1, shared: bool = False) -> None:
@@ -74,11 +78,13 @@ class CategoricalLikelihood(nn.Module):
     -0.69314...
     """
 
-    def forward(self, logits: Float[Tensor, "*batch way"]) -> Float[Tensor, "*batch way"]:
+    def forward(self, logits: Float[Tensor, "*batch class"]) -> Float[Tensor, "*batch class"]:
         """log p of every class."""
         return F.log_softmax(logits, dim=-1)
 
-    def log_prob(self, outputs: Float[Tensor, "*batch way"], y: Float[Tensor, "*batch way"]) -> Float[Tensor, "*batch"]:
+    def log_prob(
+        self, outputs: Float[Tensor, "*batch class"], y: Float[Tensor, "*batch class"]
+    ) -> Float[Tensor, "*batch"]:
         """log p of every point's own class."""
         return (self(outputs) * y).sum(-1)
 

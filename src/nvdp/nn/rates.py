@@ -29,6 +29,10 @@ class RateBounds:
 
     ``affine`` maps the product of experts p to floor + (1 − 2 floor) p. It stays low-rank and its gradient never
     vanishes. ``clip`` clips p to the bounds, as the paper does.
+
+    Args:
+        kind: "affine" or "clip".
+        floor: smallest rate, between 0 and 0.5.
     """
 
     kind: str = "affine"
