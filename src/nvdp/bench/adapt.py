@@ -30,8 +30,8 @@ from nvdp.randomness import derived_generator
 from nvdp.tasks import PointSet, TaskBatch
 from nvdp.training.run_folder import load_run
 
-Points = Float[Tensor, "_ _"]  # (points, features)
-Gaussian = tuple[Float[Tensor, "_ 1"], Float[Tensor, "_ 1"]]
+Points = Float[Tensor, "*_ _ _"]  # (points, features), of ours also (tasks, points, features)
+Gaussian = tuple[Float[Tensor, "*_ _ 1"], Float[Tensor, "*_ _ 1"]]
 Method = Callable[[Points, Points, Points], Gaussian]
 
 GPYTORCH_ITERATIONS, GPYTORCH_RATE = 50, 0.1  # as in GPyTorch's regression tutorial
@@ -40,11 +40,13 @@ MODULES = {"sklearn": "scikit-learn", "gpytorch": "gpytorch"}
 
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
 TURN_MS = 20.0
-NAMES = ("ours", "attentive", "finetune", *MODULES)
+TOGETHER = ("ours", "mean_weights", "attentive")  # methods that take many tasks at once
+NAMES = (*TOGETHER, "finetune", *MODULES)
 NOTES = {
-    "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict with mean parameters at 400 targets",
-    "fastest": "the same in bfloat16 (torch.autocast) on all cores",
-    "attentive": "the same by the attentive NVDP (pretrained gp), which predicts in closed form",
+    "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict at 400 targets in closed form",
+    "mean_weights": "the same with φ at its mean (posterior.at_mean_parameters): no weight uncertainty",
+    "fastest": "mean_weights in bfloat16 (torch.autocast) on all cores",
+    "attentive": "as ours, by the attentive NVDP (pretrained gp)",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
     "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",
     "gpytorch": "ExactGP, scaled RBF, 50 Adam iterations at 0.1 as in its tutorial, fitted to the context",
@@ -60,12 +62,13 @@ def missing_peers() -> list[str]:
     return [package for module, package in MODULES.items() if find_spec(module) is None]
 
 
-def adapted(model: MetaModel) -> Method:
+def adapted(model: MetaModel, mean_weights: bool = False) -> Method:
     """Ours: adapt and predict."""
 
     @torch.no_grad()
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
-        prediction = model.adapt(x, y).predict(x_target)
+        posterior = model.adapt(x, y)
+        prediction = posterior.at_mean_parameters(x_target) if mean_weights else posterior.predict(x_target)
         return prediction.mean, prediction.std
 
     return predict
@@ -151,15 +154,14 @@ def adapt_rows(
 ) -> list[dict[str, Any]]:
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
     model = _model(run)
-    together = {"ours": model, "attentive": load("gp")}
-    methods: dict[str, Method] = {name: adapted(own) for name, own in together.items()}
-    methods["finetune"] = fine_tuned(model)
+    methods = {"ours": adapted(model), "mean_weights": adapted(model, mean_weights=True)}
+    methods |= {"attentive": adapted(load("gp")), "finetune": fine_tuned(model)}
     absent = missing_peers()
     for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):
         if MODULES[name] not in absent:
             methods[name] = make()
     rows = [_one_task_row(model, methods, size, rounds, seconds) for size in contexts]
-    return [*rows, _many_tasks_row(together, methods, many, max(5, rounds // 4))]
+    return [*rows, _many_tasks_row(model, methods, many, max(5, rounds // 4))]
 
 
 def gp_tasks(tasks: int, context: int, targets: int, seed: int = 0) -> GPTaskBatch:
@@ -219,37 +221,34 @@ def _answer(answer: list[Gaussian], method: Method, x: Points, y: Points, x_targ
     answer.append(method(x, y, x_target))
 
 
-def _many_tasks_row(
-    together: dict[str, MetaModel], methods: dict[str, Method], many: int, loop_tasks: int
-) -> dict[str, Any]:
+def _many_tasks_row(model: MetaModel, methods: dict[str, Method], many: int, loop_tasks: int) -> dict[str, Any]:
     batch, size = gp_tasks(many, MANY_CONTEXT, TARGETS), MANY_CONTEXT
     x, y, x_target = batch.x[:, :size], batch.y[:, :size], batch.x[:, size:]
     loop_tasks = min(loop_tasks, many)
     quality: dict[str, float] = {}
 
     def at_once(name: str, _: int) -> None:
-        with torch.no_grad():
-            prediction = together[name].adapt(x, y).predict(x_target)
-        quality[f"{name}_ll"] = float(gaussian_log_prob(batch.y[:, size:], prediction.mean, prediction.std).mean())
+        mean, std = methods[name](x, y, x_target)
+        quality[f"{name}_ll"] = float(gaussian_log_prob(batch.y[:, size:], mean, std).mean())
 
     def fastest(_: int) -> None:
         threads = torch.get_num_threads()
         torch.set_num_threads(os.cpu_count() or 1)
         try:
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-                prediction = together["ours"].adapt(x, y).predict(x_target)
+            with torch.autocast("cpu", torch.bfloat16):
+                mean, std = methods["mean_weights"](x, y, x_target)
         finally:
             torch.set_num_threads(threads)
-        quality["fastest_ll"] = float(gaussian_log_prob(batch.y[:, size:], prediction.mean, prediction.std).mean())
+        quality["fastest_ll"] = float(gaussian_log_prob(batch.y[:, size:], mean, std).mean())
 
     def loop(name: str, _: int) -> None:
         for index in range(loop_tasks):
             methods[name](x[index], y[index], x_target[index])
 
-    variants = {name: partial(at_once if name in together else loop, name) for name in methods}
+    variants = {name: partial(at_once if name in TOGETHER else loop, name) for name in methods}
     timings = interleaved(variants | {"fastest": fastest}, rounds=5)
-    scale = {name: many / loop_tasks for name in methods if name not in together}
-    row = _row(together["ours"], f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
+    scale = {name: many / loop_tasks for name in methods if name not in TOGETHER}
+    row = _row(model, f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
     oracle = batch.oracle().log_prob(batch.y.double())[:, size:].mean()
     if "sklearn" in timings.spans:
         row["sklearn_over_fastest"] = timings.ratio("sklearn", "fastest") * scale["sklearn"]

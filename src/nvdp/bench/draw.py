@@ -9,6 +9,7 @@ from nvdp.bench.adapt import NAMES
 from nvdp.experiments.paper_numbers import paper_numbers
 from nvdp.plots.curves import figure_training
 from nvdp.plots.style import (
+    BLACK,
     BLUE,
     FONT_SIZE,
     GREEN,
@@ -30,6 +31,7 @@ STEP_BARS = {
 }
 METHODS = {
     "ours": ("nvdp", BLUE),
+    "mean_weights": ("nvdp, mean weights", BLACK),
     "attentive": ("nvdp-attentive", PURPLE),
     "finetune": ("5 gradient steps", SKY_BLUE),
     "sklearn": ("scikit-learn GP", ORANGE),

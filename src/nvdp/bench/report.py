@@ -31,8 +31,8 @@ exist; and the straightforward version in a process with glibc's default allocat
 processes fit their kernel to the context; *finetune* takes five gradient steps with the same network. LL is of the
 targets, so a method that is fast and over-confident shows; the oracle is the GP with the true kernel. Each method has
 turns of at least 20 ms, with a new task in every call; the first call of a turn is slower, as the other methods have
-used the caches. For many tasks the Gaussian processes take one after the other; *fastest* is ours in bfloat16
-(`torch.autocast`) on all cores.""",
+used the caches. *mean_weights* leaves the uncertainty of the weights out. For many tasks the Gaussian processes take
+one after the other; *fastest* is *mean_weights* in bfloat16 (`torch.autocast`) on all cores.""",
     "fewshot": """A new classification task, one thread: *adapt* is from labelled support images to a classifier,
 *predict* from 15 more images a class to probabilities averaged over 10 sampled classifiers. Both include the
 extractor.""",
