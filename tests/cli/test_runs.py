@@ -16,8 +16,7 @@ from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet
 from nvdp.training.checkpoint import Checkpoint, save_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import fewshot_config
-from nvdp.training.pretrain import pretrain_config
+from nvdp.training.presets import preset_config, pretrain_config
 from nvdp.training.run_folder import only_process, save_model
 
 CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
@@ -181,7 +180,7 @@ def test_only_settings_that_a_model_reads_are_told(name, kind, read):
         points = PointSet(torch.zeros(2, 3, 1), torch.zeros(2, 3, 1), torch.ones(2, 3, dtype=torch.bool))
         build_model(config.model).adapt(points).expected_log_likelihood(points)
     else:
-        config = fewshot_config("omniglot-fewshot", name, "quick")
+        config = preset_config("omniglot-fewshot", name, "quick")
         images = torch.rand(5, 784)
         build_model(config.model).adapt(images, torch.arange(5)).predict(images)
     used = set(read)

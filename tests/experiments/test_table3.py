@@ -17,7 +17,7 @@ from nvdp.experiments.report_table3 import table3_section
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table3 import METHODS, SETTINGS, extractor_config, plan, regime_of, run_name
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import fewshot_config
+from nvdp.training.presets import preset_config
 
 
 def test_the_cpu_budget_has_every_method_and_column_in_one_regime():
@@ -93,7 +93,7 @@ def pictures(tmp_path, monkeypatch):
 
 def test_the_queue_trains_scores_and_writes_both_kinds_of_batch_norm(pictures, tmp_path):
     data = DataConfig(str(pictures), 16)
-    config = fewshot_config("folder-of-classes", "protonet", "quick", 2, 1, data=data, queries=3, steps=2)
+    config = preset_config("folder-of-classes", "protonet", "quick", way=2, shot=1, data=data, queries=3, steps=2)
     run = PlannedRun("protonet-omniglot-5w1s-end-to-end", replace(config, tasks_per_step=2), 3, split="test")
     out = tmp_path / "results"
     work_off(Experiment("table3", "a test", lambda budget: [run]), "quick", out, tmp_path / "runs", device="cpu")

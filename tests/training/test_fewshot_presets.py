@@ -7,7 +7,7 @@ from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import CLASS_OBJECTIVES
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import FEWSHOT_PRESETS, fewshot_config, preset_config
+from nvdp.training.presets import FEWSHOT_PRESETS, preset_config
 
 NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
 
@@ -16,7 +16,7 @@ NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks
 @pytest.mark.parametrize("preset", FEWSHOT_PRESETS)
 @pytest.mark.parametrize(("task", "way", "shot"), [("omniglot-fewshot", 20, 5), ("miniimagenet", 5, 1)])
 def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, shot, model, preset):
-    config = fewshot_config(task, model, preset, way, shot, seed=3)
+    config = preset_config(task, model, preset, way=way, shot=shot, seed=3)
     path = tmp_path / "config.json"
     path.write_text(config.to_json())
     again = RunConfig.load(path)
@@ -38,35 +38,35 @@ def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, sh
     ],
 )
 def test_the_papers_training_is_versas(task, way, shot, expected):
-    config = fewshot_config(task, "nvdp", "paper", way, shot)
+    config = preset_config(task, "nvdp", "paper", way=way, shot=shot)
     assert (config.steps, config.tasks_per_step, config.learning_rate) == expected
     assert (config.episodes.queries, config.model.extractor.features, config.model.decoder.width) == (15, 256, 512)
     assert (config.model.meta.width, config.model.meta.layers) == (256, 2)
 
 
 def test_on_cached_features_the_model_has_no_extractor():
-    config = fewshot_config("miniimagenet", "protonet", features="some-extractor")
+    config = preset_config("miniimagenet", "protonet", features="some-extractor")
     assert (config.model.extractor.name, config.model.x_dim, config.episodes.regime) == ("none", 256, "features")
 
 
 def test_names_that_are_not_there_are_told_with_the_nearest():
     with pytest.raises(InputError, match="did you mean 'miniimagenet'"):
-        fewshot_config("miniimagnet", "nvdp")
+        preset_config("miniimagnet", "nvdp")
     with pytest.raises(InputError, match="unknown preset 'released'"):
-        fewshot_config("miniimagenet", "nvdp", "released")
+        preset_config("miniimagenet", "nvdp", "released")
     with pytest.raises(InputError, match="np is not for classification"):
-        fewshot_config("miniimagenet", "np")
+        preset_config("miniimagenet", "np")
     with pytest.raises(InputError, match="versa is not for regression"):
         preset_config("gp", "versa", "quick")
 
 
 def test_a_bound_of_regression_is_refused_for_a_classifier():
     with pytest.raises(InputError, match="'likelihood' is not for such a model; there are query-variational-prior"):
-        fewshot_config("miniimagenet", "cnp", objective="likelihood")
+        preset_config("miniimagenet", "cnp", objective="likelihood")
 
 
 def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):
-    values = json.loads(fewshot_config("miniimagenet", "cnp").to_json())
+    values = json.loads(preset_config("miniimagenet", "cnp").to_json())
     values["model"]["decodre"] = 3
     path = tmp_path / "config.json"
     path.write_text(json.dumps(values))
@@ -76,5 +76,5 @@ def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):
 
 def test_building_every_preset_is_possible():
     for name in NAMES:
-        model = build_model(fewshot_config("omniglot-fewshot", name).model)
+        model = build_model(preset_config("omniglot-fewshot", name).model)
         assert sum(parameter.numel() for parameter in model.parameters()) > 100_000

@@ -15,6 +15,7 @@ from nvdp.data.features import CachedFeatures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.training.config import PretrainConfig
+from nvdp.training.presets import pretrain_config
 from nvdp.training.pretrain import (
     EXTRACTOR,
     TrainingImages,
@@ -22,7 +23,6 @@ from nvdp.training.pretrain import (
     load_extractor,
     nearest_mean_accuracy,
     pretrain,
-    pretrain_config,
     timed,
 )
 

@@ -14,7 +14,7 @@ from nvdp.loading import FittedModel, save_fitted, start_fit
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import fewshot_config
+from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import save_model
 from nvdp.units import DataScale
 
@@ -58,7 +58,7 @@ def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("served")
     cnp = RunConfig(model=ModelConfig("cnp").updated(SMALL), objective="likelihood")
     digits = RunConfig(task="mnist", model=ModelConfig("nvdp", x_dim=2).updated(SMALL))
-    signs = [fewshot_config("omniglot-fewshot", model, "quick") for model in ("protonet", "nvdp")]
+    signs = [preset_config("omniglot-fewshot", model, "quick") for model in ("protonet", "nvdp")]
     return [
         save_run(root / "small-cnp", cnp),
         save_run(root / "digits", digits),

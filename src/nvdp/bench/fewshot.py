@@ -16,7 +16,7 @@ from nvdp.models.base import FewShotModel
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.randomness import derived_generator
-from nvdp.training.presets import fewshot_config
+from nvdp.training.presets import preset_config
 
 NAMES = [name for name, spec in MODELS.items() if spec.classifier is not None]
 BASE = "protonet"
@@ -92,6 +92,6 @@ def _row(shape: EpisodeShape, name: str, adapted: Timings, predicted: Timings) -
 
 
 def _model(shape: EpisodeShape, name: str) -> FewShotModel:
-    config = fewshot_config(shape.task, name, "cpu", shape.way, shape.shot).model
+    config = preset_config(shape.task, name, "cpu", way=shape.way, shot=shape.shot).model
     assert isinstance(config, ClassifierConfig)
     return build_model(config).eval()

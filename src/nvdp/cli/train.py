@@ -134,14 +134,13 @@ def train(
 
     Few-shot classification: nvdp train omniglot-fewshot --way 5 --shot 1 --model protonet --out runs/letters
     """
-    from nvdp.data.episodes import FEWSHOT_TASKS
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
     from nvdp.data.source import DataConfig
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
-    from nvdp.training.presets import fewshot_config, preset_config, shortened
+    from nvdp.training.presets import preset_config, shortened
     from nvdp.training.run_folder import CONFIG
 
     check_task(task)
@@ -154,10 +153,8 @@ def train(
         config = RunConfig.load(out / CONFIG)
     else:
         data = DataConfig(**pictures)
-        if task in FEWSHOT_TASKS:
-            config = fewshot_config(task, model or "nvdp", preset or "cpu", data=data, **episodes)
-        else:
-            config = preset_config(task, model or "nvdp", preset or "cpu", variance or "learned", data)
+        names = task, model or "nvdp", preset or "cpu", variance or "learned"
+        config = preset_config(*names, data, **episodes)
         config = config if steps is None else shortened(config, steps)
     architecture = {
         "name": model,
@@ -255,8 +252,9 @@ def pretrain(
     from nvdp.data.source import DataConfig
     from nvdp.system import use_threads
     from nvdp.training.config import PretrainConfig
+    from nvdp.training.presets import pretrain_config
     from nvdp.training.pretrain import pretrain as run_pretraining
-    from nvdp.training.pretrain import pretrain_config, timed
+    from nvdp.training.pretrain import timed
     from nvdp.training.run_folder import CONFIG
 
     use_data_folder(data_dir)

@@ -7,7 +7,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table3 import extractor_name, prepare_extractor
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import fewshot_config
+from nvdp.training.presets import preset_config
 
 TASK, WAY, SHOT = "miniimagenet", 5, 1
 TUNING_SEED = 777  # choices are made by these episodes of validation classes; published scores are of test classes
@@ -33,7 +33,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
     def config(model: str, **changes: Any) -> RunConfig:
         preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4}
-        return fewshot_config(TASK, model, "cpu", WAY, SHOT, features=features, **(preset | changes))
+        return preset_config(TASK, model, "cpu", way=WAY, shot=SHOT, features=features, **(preset | changes))
 
     runs = {name: config("nvdp", architecture=changes) for name, changes in MODEL.items()}
     runs |= {f"kl-{weight:g}": config("nvdp", kl=KLScale("elbo", weight)) for weight in KL_WEIGHTS}

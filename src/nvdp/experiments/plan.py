@@ -11,7 +11,7 @@ from typing import Any
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.config import ModelConfig
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import WAVES
+from nvdp.training.presets import FOURIER
 
 BUDGETS = ("quick", "cpu", "paper")
 
@@ -40,7 +40,7 @@ def paper_architecture(config: RunConfig, changes: Mapping[str, Any] = MappingPr
     """The same run with the paper's regression model, without what was added to it here, but for some changes."""
     assert isinstance(config.model, ModelConfig)
     paper = ModelConfig().flat()
-    plain = {name: paper[name] for name in ("encoder.task_norm", "rates.norm", *WAVES)}
+    plain = {name: paper[name] for name in ("encoder.task_norm", "rates.norm", *FOURIER)}
     return replace(config, optimizer="adam", model=config.model.updated(plain | dict(changes)))
 
 

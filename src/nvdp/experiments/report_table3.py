@@ -6,7 +6,7 @@ from typing import Any
 
 from nvdp.experiments.results import Result
 from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractor_config, run_name
-from nvdp.training.presets import fewshot_config
+from nvdp.training.presets import preset_config
 
 TEXT = """Accuracy in per cent on {tasks} episodes of test classes, 15 queries a class, ± the 95 % interval over
 episodes; probabilities are averaged over 10 samples before the top class is taken. NLL is in nats, ECE with 15 bins.
@@ -88,7 +88,7 @@ def _costs(results: dict[str, Result]) -> Iterator[str]:
     yield f"| one run | million images | images a second here | days of a core | hours of {GPU_FACTOR} cores |"
     yield "| --- | --- | --- | --- | --- |"
     for setting in settings:
-        config = asdict(fewshot_config(setting.task, "protonet", "paper", setting.way, setting.shot))
+        config = asdict(preset_config(setting.task, "protonet", "paper", way=setting.way, shot=setting.shot))
         images, speed = config["steps"] * images_a_step(config), speeds[setting.task]
         cells = [f"{images / 1e6:,.0f}", f"{speed:,.0f}", f"{images / speed / 86_400:.1f}"]
         yield f"| {setting.paper} | " + " | ".join([*cells, f"{images / speed / 3_600 / GPU_FACTOR:.1f}"]) + " |"

@@ -13,8 +13,8 @@ from typing import Any
 from nvdp.data.features import extractor_folder
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.training.config import PretrainConfig, RunConfig
-from nvdp.training.presets import fewshot_config
-from nvdp.training.pretrain import EXTRACTOR, pretrain, pretrain_config
+from nvdp.training.presets import preset_config, pretrain_config
+from nvdp.training.pretrain import EXTRACTOR, pretrain
 from nvdp.training.run_folder import CONFIG
 
 METHODS = {  # the paper's order and names
@@ -97,7 +97,7 @@ def _config(method: str, setting: Setting, budget: str) -> RunConfig:
     regime = regime_of(setting, budget)
     features = extractor_name(setting.task, budget) if regime == "features" else None
     changes = _lengths(method, setting, budget, regime)
-    return fewshot_config(setting.task, method, budget, setting.way, setting.shot, features=features, **changes)
+    return preset_config(setting.task, method, budget, way=setting.way, shot=setting.shot, features=features, **changes)
 
 
 def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[str, Any]:

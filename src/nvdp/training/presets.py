@@ -1,6 +1,11 @@
-"""A run's whole configuration as one frozen record, its presets, and its JSON form."""
+"""Presets: the settings of a run by preset, family of tasks and model, as one table of rules.
 
-from dataclasses import replace
+`RULES` says what differs from the defaults of `RunConfig` and of the model's configuration, which are the paper's. All
+rules that fit are applied in their order, so a later one wins.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
@@ -12,8 +17,19 @@ from nvdp.models.config import GRADIENT_MODELS, ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
-from nvdp.training.config import RunConfig
-from nvdp.training.pretrain import CONV5_SIZE
+from nvdp.training.config import PretrainConfig, RunConfig
+
+Settings = Mapping[str, Any]
+PRESETS = ("quick", "cpu", "paper", "released")
+FEWSHOT_PRESETS = ("quick", "cpu", "paper")
+OWN, PRINTED = ("quick", "cpu"), ("paper", "released")  # our own recipe; the paper's or its code's
+REGRESSION = ("gp", "trig", "image")  # families of tasks; the others are few-shot, table and class table
+DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
+READERS = ("nvdp-attentive", "anp", "nvdp-conv", "convcnp")  # their targets read the context themselves
+WITHOUT_READER = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")  # they see one r of the context
+EPOCHS, TASKS_PER_STEP = 300, 16  # of the paper
+SMALL, MEDIUM = 200, 2_000  # tasks of a table from which on a model is made wider
+CONV5_SIZE = 64  # from this size on, images get five blocks
 
 TOY: dict[str, Any] = {
     "decoder.width": 12,
@@ -24,108 +40,270 @@ TOY: dict[str, Any] = {
     "rates.activation": "mish",
     "decoder.sees": "x,r",
 }
-DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
-# Where targets read the context themselves, encoder and rate networks have little left to say.
-_READING: dict[str, Any] = {"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2}
-READING: dict[str, dict[str, Any]] = {
-    "nvdp-attentive": _READING,
-    "anp": _READING | {"attention.by_distance": False},
-    "nvdp-conv": _READING,
-    "convcnp": _READING,
-}
-# A model that sees one r of its context learns sooner with these: `nvdp reproduce recipes`, `quarter`.
-_RESIDUAL: dict[str, Any] = {
+# Models without a reader learn faster with these on GP functions: `nvdp reproduce recipes`, `quarter`.
+FOURIER: dict[str, Any] = {
     "encoder.residual": True,
     "rates.residual": True,
     "encoder.activation": "silu",
     "rates.activation": "silu",
+    "decoder.layers": 3,  # Fourier features need fewer layers
+    "encoder.layers": 3,
+    "rates.layers": 2,
+    "inputs.fourier": 8,
+    "encoder.aggregation": "bayesian",
 }
-_SHALLOW: dict[str, Any] = {"decoder.layers": 3, "encoder.layers": 3, "rates.layers": 2}  # waves leave less to do
-WAVES: dict[str, Any] = _RESIDUAL | _SHALLOW | {"inputs.fourier": 8, "encoder.aggregation": "bayesian"}
-CELEBA: dict[str, Any] = {"encoder.size": 1_024}
-NARROW: dict[str, Any] = {"encoder.width": 128}  # before a wide r: a step is far cheaper, for the presets of a CPU
-IMAGES: dict[str, Any] = {
-    "inputs.x_centre": 0.5,
-    "inputs.x_scale": 4.0,
-    "inputs.y_centre": 0.5,
-    "inputs.y_scale": 2.0,
-}  # [0, 1] → [−2, 2], [−1, 1]
-IMAGE_LEARNING_RATE, EPOCHS = 4e-4, 300
-EPOCH_IMAGES = {
-    "mnist": 50_000,
-    "omniglot": 16_720,
-    "celeba": 162_770,
-    "images": 16_720,
-}  # a folder's size is not known
-_PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
-    "cpu": {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
-    "paper": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
-    "released": {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"},
-}
-PRESETS = tuple(_PRESETS)
-OWN_RECIPE = ("quick", "cpu")  # the others follow the paper or its code
-NVDP_KL = {"released": KLScale("released", 1.4)}
-RELEASED_IMAGE_KL = KLScale("released", 0.5)
 DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
+# The KL is a sum over the weights of all classes, and large where rates differ from the start: a weight of 0.001 can
+# press all rates to their floor, and the classifier stays at chance.
+NVDP_FEWSHOT_KL = KLScale("elbo", 1e-5)
 
 
-def pixel_grid(size: int, scaled: bool) -> dict[str, Any]:
-    """A grid with a cell for every pixel, and a kernel for a second dimension."""
-    low, high = (-2.0, 2.0) if scaled else (0.0, 1.0)
-    return {"convolution.low": low, "convolution.high": high, "convolution.cells": size, "convolution.kernel": 5}
+@dataclass(frozen=True)
+class Rule:
+    """Settings of the run, and of the model by dotted name, where all facts have one of the given values."""
+
+    when: Settings
+    run: Settings = field(default_factory=dict)
+    model: Settings = field(default_factory=dict)
+
+    def fits(self, facts: Settings) -> bool:
+        """Whether the rule is for these facts."""
+        return all(
+            facts.get(name) in (values if isinstance(values, tuple) else (values,))
+            for name, values in self.when.items()
+        )
+
+
+def _epochs(images: int) -> int:
+    return EPOCHS * images // TASKS_PER_STEP
+
+
+RULES = (
+    # Regression: steps and learning rate.
+    Rule(
+        {"family": REGRESSION, "preset": "quick"},
+        {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
+    ),
+    Rule(
+        {"family": REGRESSION, "preset": "cpu"},
+        {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
+    ),
+    Rule({"family": REGRESSION, "preset": PRINTED}, {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"}),
+    Rule({"family": "image", "preset": PRINTED}, {"learning_rate": 4e-4}),
+    Rule({"task": "mnist", "preset": PRINTED}, {"steps": _epochs(50_000)}),
+    Rule({"task": ("omniglot", "images"), "preset": PRINTED}, {"steps": _epochs(16_720)}),  # a folder's size is unknown
+    Rule({"task": "celeba", "preset": PRINTED}, {"steps": _epochs(162_770)}),
+    Rule({"family": "trig", "preset": OWN}, {"learning_rate": 3e-3}),  # a network of 12 units takes larger steps
+    Rule({"family": "gp", "preset": OWN, "model": WITHOUT_READER}, {"optimizer": "nadam"}, FOURIER),
+    # It wins short runs; the longer, the less it matters.
+    Rule({"family": "gp", "preset": "quick", "model": "nvdp"}, {"learning_rate": 2e-3}),
+    # Regression: the KL.
+    Rule({"family": (*REGRESSION, "table"), "model": DROPOUT_MODELS}, {"kl": DEFAULT_NVDP_KL}),
+    Rule({"family": ("gp", "trig"), "model": DROPOUT_MODELS, "preset": "released"}, {"kl": KLScale("released", 1.4)}),
+    Rule({"family": "image", "model": DROPOUT_MODELS, "preset": "released"}, {"kl": KLScale("released", 0.5)}),
+    # Regression: the architecture.
+    Rule({"family": REGRESSION, "preset": "released"}, model={"rates.bounds": "clip"}),
+    Rule({"task": "trig"}, model=TOY),
+    Rule({"task": "celeba"}, model={"encoder.size": 1_024}),
+    # Layers before a wide r: a step is far cheaper.
+    Rule({"task": "celeba", "preset": OWN}, model={"encoder.width": 128}),
+    # Where targets read the context themselves, r and the rates carry little.
+    Rule(
+        {"family": REGRESSION, "model": READERS},
+        model={"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2},
+    ),
+    Rule({"family": REGRESSION, "model": "anp"}, model={"attention.by_distance": False}),
+    Rule(
+        {"family": "image", "model": ("nvdp-conv", "convcnp")},
+        model={"convolution.low": 0.0, "convolution.high": 1.0, "convolution.kernel": 5},
+    ),
+    Rule(
+        {"family": "image", "model": ("nvdp-conv", "convcnp"), "preset": OWN},
+        model={"convolution.low": -2.0, "convolution.high": 2.0},
+    ),
+    Rule(  # x from [0, 1] to [−2, 2], y to [−1, 1]
+        {"family": "image", "preset": OWN},
+        model={"inputs.x_centre": 0.5, "inputs.x_scale": 4.0, "inputs.y_centre": 0.5, "inputs.y_scale": 2.0},
+    ),
+    # A CNP learns slower with it.
+    Rule({"family": ("gp", "image"), "preset": OWN, "model": DROPOUT_MODELS}, model={"encoder.task_norm": True}),
+    # On GP functions NVDP learns slower with it.
+    Rule({"family": "image", "preset": OWN, "model": "nvdp"}, model={"rates.norm": True}),
+    # Few-shot classification: the paper trains as VERSA does; shapes without a rule take those of 5-way 5-shot.
+    Rule(
+        {"family": "few-shot", "preset": "paper"},
+        {"steps": 80_000, "tasks_per_step": 16, "learning_rate": 1e-4, "schedule": "constant"},
+    ),
+    Rule({"task": "omniglot-fewshot", "preset": "paper", "way": 20, "shot": 5}, {"steps": 60_000}),
+    Rule({"task": "omniglot-fewshot", "preset": "paper", "way": 20, "shot": 1}, {"steps": 100_000}),
+    Rule({"task": "miniimagenet", "preset": "paper", "way": 5, "shot": 5}, {"steps": 100_000, "tasks_per_step": 4}),
+    Rule(
+        {"task": "miniimagenet", "preset": "paper", "way": 5, "shot": 1},
+        {"steps": 50_000, "tasks_per_step": 8, "learning_rate": 2.5e-4},
+    ),
+    Rule({"family": "few-shot", "preset": OWN}, {"tasks_per_step": 8, "learning_rate": 1e-3, "gradient_clip": 10.0}),
+    Rule(
+        {"family": "few-shot", "preset": "quick", "regime": "end-to-end"},
+        {"steps": 300, "tasks_per_step": 4, "warmup_steps": 20},
+    ),
+    Rule({"family": "few-shot", "preset": "quick", "regime": "features"}, {"steps": 500, "warmup_steps": 20}),
+    Rule({"family": "few-shot", "preset": "cpu", "regime": "end-to-end"}, {"steps": 8_000, "warmup_steps": 200}),
+    Rule({"family": "few-shot", "preset": "cpu", "regime": "features"}, {"steps": 4_000, "warmup_steps": 200}),
+    Rule({"family": ("few-shot", "class table"), "model": "nvdp"}, {"kl": NVDP_FEWSHOT_KL}),
+    Rule(
+        {"family": "few-shot", "preset": OWN, "model": "nvdp"},
+        model={"rates.sees": "contrast", "rates.path": "activations"},
+    ),
+    # Gradient steps of adaptation, as in the papers of these models.
+    Rule({"family": "few-shot", "model": GRADIENT_MODELS}, model={"gradient.steps": 5, "gradient.rate": 0.01}),
+    Rule({"task": "omniglot-fewshot", "model": GRADIENT_MODELS}, model={"gradient.rate": 0.1}),
+    Rule(
+        {"task": "omniglot-fewshot", "model": "maml", "way": (2, 3, 4, 5)},
+        model={"gradient.steps": 1, "gradient.rate": 0.4},
+    ),
+    # Fits to a table: the size of the model follows the number of tasks.
+    Rule(
+        {"family": "table"},
+        {"learning_rate": 2e-3, "warmup_steps": 100, "gradient_clip": 1.0},
+        # σ in units of all outputs: tables are often less noisy than the paper's tasks.
+        {"likelihood.min_std": 0.02, "decoder.layers": 3, "encoder.layers": 3, "rates.layers": 2},
+    ),
+    Rule(
+        {"family": "table", "size": "small"},
+        model={"decoder.width": 48, "encoder.size": 48, "rates.width": 48, "decoder.latent": 24},
+    ),
+    Rule(
+        {"family": "table", "size": "medium"},
+        model={"decoder.width": 64, "encoder.size": 64, "rates.width": 64, "decoder.latent": 32},
+    ),
+    Rule(
+        {"family": "table", "size": "large"},
+        {"learning_rate": 1e-3},
+        {"decoder.layers": 4, "encoder.layers": 4, "decoder.latent": 64},
+    ),
+    Rule({"family": "table", "model": DROPOUT_MODELS}, model={"encoder.task_norm": True}),
+    Rule(
+        {"family": "class table"},
+        {"tasks_per_step": 8, "learning_rate": 2e-3, "warmup_steps": 50, "gradient_clip": 10.0},
+        {
+            "extractor.name": "none",
+            "extractor.normalise": False,  # of a vector of few numbers little is left
+            "decoder.width": 128,
+            "decoder.sees": "x,r",
+            "meta.width": 64,
+        },
+    ),
+)
 
 
 def preset_config(
-    task: str, model: str, preset: str, variance: str = "learned", data: DataConfig = NO_DATA, **changes: Any
+    task: str,
+    model: str,
+    preset: str = "cpu",
+    variance: str = "learned",
+    data: DataConfig = NO_DATA,
+    *,
+    way: int = 5,
+    shot: int = 1,
+    queries: int | None = None,
+    features: str | None = None,
+    architecture: Settings | None = None,
+    **changes: Any,
 ) -> RunConfig:
     """The configuration of a preset for a task and model, with some settings changed.
+
+    Args:
+        task: The family of tasks, by its name.
+        model: A name of the registry.
+        preset: quick, cpu, paper or, for regression, released.
+        variance: Of regression: learned, or fixed (σ = 1).
+        data: For tasks of a folder of images.
+        way: Of few-shot tasks: classes of an episode.
+        shot: Of few-shot tasks: support images of a class.
+        queries: Of few-shot tasks: images of a class to classify; None for the preset's number.
+        features: Of few-shot tasks: a pretrained extractor whose cached features replace the images.
+        architecture: Settings of the model by dotted name.
+        changes: Settings of the run.
+
+    Returns:
+        The configuration.
 
     >>> preset_config("gp", "nvdp", "paper").steps
     500000
     >>> celeba = preset_config("celeba", "nvdp", "paper").model
     >>> celeba.x_dim, celeba.y_dim, celeba.encoder.size
     (2, 3, 1024)
+    >>> config = preset_config("miniimagenet", "nvdp", "paper", way=5, shot=1)
+    >>> config.model.extractor.name, config.tasks_per_step, config.learning_rate, config.objective
+    ('conv5', 8, 0.00025, 'query-variational-prior')
     """
-    if preset not in _PRESETS:
-        raise unknown_name("preset", preset, _PRESETS)
-    spec = model_spec(model)
-    sooner = preset in OWN_RECIPE and task == "gp" and model not in READING
-    source = task_source(task, data)
-    architecture: dict[str, Any] = {"x_dim": source.x_dim, "y_dim": source.y_dim}
-    architecture |= TOY if task == "trig" else CELEBA if task == "celeba" else {}
-    architecture |= READING.get(model, {})
-    if isinstance(source, ImageTasks) and "conv" in model:
-        architecture |= pixel_grid(source.source.size, preset in OWN_RECIPE)
-    if preset == "released":
-        architecture["rates.bounds"] = "clip"
-    if preset in OWN_RECIPE:
-        architecture |= IMAGES if task in IMAGE_TASKS else {}
-        architecture |= NARROW if task == "celeba" else {}
-        architecture["encoder.task_norm"] = model in DROPOUT_MODELS and task != "trig"  # a CNP learns slower with it
-        architecture["rates.norm"] = model == "nvdp" and task in IMAGE_TASKS  # on GP functions NVDP does
-        architecture |= WAVES if sooner else {}
-    training = dict(_PRESETS[preset])
-    if sooner:
-        training["optimizer"] = "nadam"
-        if (model, preset) == ("nvdp", "quick"):
-            training["learning_rate"] = 2e-3  # wins short runs; the longer, the less it matters
-    kl = NVDP_KL.get(preset, DEFAULT_NVDP_KL)
-    if task in IMAGE_TASKS and preset in ("paper", "released"):
-        training |= {"learning_rate": IMAGE_LEARNING_RATE, "steps": EPOCHS * EPOCH_IMAGES[task] // 16}
-        kl = RELEASED_IMAGE_KL if preset == "released" else kl
-    if task == "trig" and preset in OWN_RECIPE:
-        training["learning_rate"] = 3e-3  # a network of 12 units takes larger steps
-    config = RunConfig(
-        task=task,
-        model=ModelConfig(model).updated({"likelihood.variance": variance, **architecture}),
-        preset=preset,
-        objective=spec.objective,
-        kl=kl if model in DROPOUT_MODELS else KLScale("elbo", 1.0),
-        data=data,
-        **training,
+    presets = FEWSHOT_PRESETS if task in FEWSHOT_TASKS else PRESETS
+    if preset not in presets:
+        raise unknown_name("preset", preset, presets)
+    base: ModelConfig | ClassifierConfig
+    if task in FEWSHOT_TASKS:
+        if queries is None:  # features cost so little that they take 15 with any preset
+            queries = 5 if preset in OWN and features is None else 15
+        regime = "end-to-end" if features is None else "features"
+        facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
+        base = ClassifierConfig(model, way).updated(_extractor(task, data, features))
+        changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
+    else:
+        facts = {"family": "image" if task in IMAGE_TASKS else task}
+        source = task_source(task, data)
+        base = ModelConfig(model, source.x_dim, source.y_dim).updated({"likelihood.variance": variance})
+        if isinstance(source, ImageTasks) and model in ("nvdp-conv", "convcnp"):
+            base = base.updated({"convolution.cells": source.source.size})  # one for every pixel
+    facts |= {"task": task, "model": model, "preset": preset}
+    return _assembled(facts, base, architecture or {}, {"data": data} | changes)
+
+
+def table_config(model: str, x_dim: int, y_dim: int, tasks: int, steps: int, seed: int) -> RunConfig:
+    """The configuration of a fit to a table of numbers; its model's size follows the number of tasks.
+
+    >>> [table_config("nvdp", 1, 1, tasks, 100, seed=0).model.decoder.width for tasks in (40, 5_000)]
+    [48, 128]
+    """
+    size = "small" if tasks < SMALL else "medium" if tasks < MEDIUM else "large"
+    facts = {"family": "table", "task": "csv", "model": model, "preset": "cpu", "size": size}
+    return _fit(_assembled(facts, ModelConfig(model, x_dim, y_dim), {}, {"seed": seed}), steps)
+
+
+def class_config(model: str, features: int, way: int, steps: int, seed: int) -> RunConfig:
+    """The configuration of a fit of a classifier to a table.
+
+    >>> class_config("protonet", features=3, way=4, steps=10, seed=0).model.x_dim
+    3
+    """
+    facts = {"family": "class table", "task": "csv", "model": model, "preset": "cpu"}
+    base = ClassifierConfig(model, max(2, way))
+    return _fit(_assembled(facts, base, {"extractor.features": features}, {"seed": seed}), steps)
+
+
+def _assembled(
+    facts: Mapping[str, Any],
+    base: ModelConfig | ClassifierConfig,
+    architecture: Mapping[str, Any],
+    run: Mapping[str, Any],
+) -> RunConfig:
+    """The rules that fit, then the given settings."""
+    check_serves(base)
+    spec = model_spec(base.name)
+    objective = (
+        spec.objective if isinstance(base, ModelConfig) or spec.classifier is None else spec.classifier.objective
     )
-    return replace(config, **changes)
+    settings: dict[str, Any] = {"task": facts["task"], "preset": facts["preset"], "objective": objective}
+    model: dict[str, Any] = {}
+    for rule in RULES:
+        if rule.fits(facts):
+            settings |= rule.run
+            model |= rule.model
+    return RunConfig(**(settings | {"model": base.updated(model | dict(architecture))} | dict(run)))
+
+
+def _fit(config: RunConfig, steps: int) -> RunConfig:
+    """So many steps, of which at most a tenth warm up."""
+    return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10))
 
 
 def shortened(config: RunConfig, steps: int) -> RunConfig:
@@ -137,140 +315,28 @@ def shortened(config: RunConfig, steps: int) -> RunConfig:
     return replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 4))
 
 
-FEWSHOT_PRESETS = ("quick", "cpu", "paper")
-QUERIES = {"quick": 5, "cpu": 5, "paper": 15}  # of a class; features cost so little that they take 15 at any budget
-# The sum over all classes' weights is large where rates differ from the start: a weight of 0.001 can press them all to
-# their floor, and the classifier stays at chance.
-NVDP_FEWSHOT_KL = KLScale("elbo", 1e-5)
-NVDP_QUICK_START = {"rates.sees": "contrast", "rates.path": "activations"}
-# VERSA's numbers of steps, tasks a step and rate, by task, classes and shots; other shapes take those of 5-way 5-shot.
-_PAPER: dict[tuple[str, int, int], dict[str, Any]] = {
-    ("omniglot-fewshot", 20, 5): {"steps": 60_000},
-    ("omniglot-fewshot", 20, 1): {"steps": 100_000},
-    ("miniimagenet", 5, 5): {"steps": 100_000, "tasks_per_step": 4},
-    ("miniimagenet", 5, 1): {"steps": 50_000, "tasks_per_step": 8, "learning_rate": 2.5e-4},
-}
-_OTHERWISE: dict[str, Any] = {"steps": 80_000, "tasks_per_step": 16, "learning_rate": 1e-4, "schedule": "constant"}
-_END_TO_END: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 300, "tasks_per_step": 4, "warmup_steps": 20},
-    "cpu": {"steps": 8_000, "tasks_per_step": 8, "warmup_steps": 200},
-}
-_ON_FEATURES: dict[str, dict[str, Any]] = {
-    "quick": {"steps": 500, "tasks_per_step": 8, "warmup_steps": 20},
-    "cpu": {"steps": 4_000, "tasks_per_step": 8, "warmup_steps": 200},
-}
-CPU_RATE = {"learning_rate": 1e-3, "gradient_clip": 10.0}
-
-
-def fewshot_config(
-    task: str,
-    model: str,
-    preset: str = "cpu",
-    way: int = 5,
-    shot: int = 1,
-    features: str | None = None,
-    data: DataConfig = NO_DATA,
-    queries: int | None = None,
-    architecture: dict[str, Any] | None = None,
-    **changes: Any,
-) -> RunConfig:
-    """The configuration of a preset for episodes of a task, with some settings changed.
-
-    `features` names a pretrained extractor: the model is then trained on its cached features, otherwise from images.
-
-    >>> config = fewshot_config("miniimagenet", "nvdp", "paper", way=5, shot=1)
-    >>> config.model.extractor.name, config.tasks_per_step, config.learning_rate, config.objective
-    ('conv5', 8, 0.00025, 'query-variational-prior')
-    """
-    if task not in FEWSHOT_TASKS:
-        raise unknown_name("task of classification", task, FEWSHOT_TASKS)
-    if preset not in FEWSHOT_PRESETS:
-        raise unknown_name("preset", preset, FEWSHOT_PRESETS)
-    if queries is None:
-        queries = QUERIES[preset] if features is None else QUERIES["paper"]
-    regime = "end-to-end" if features is None else "features"
-    episodes = EpisodeConfig(way, shot, queries, regime, features)
-    settings = _inputs(task, data, episodes) | _inner_loop(model, task, way)
-    if model == "nvdp" and preset != "paper":
-        settings |= NVDP_QUICK_START
-    config = ClassifierConfig(model, way).updated(settings | (architecture or {}))
-    check_serves(config)
-    classifier = model_spec(model).classifier
-    assert classifier is not None
-    run = RunConfig(
-        task=task,
-        model=config,
-        preset=preset,
-        objective=classifier.objective,
-        kl=NVDP_FEWSHOT_KL if model == "nvdp" else KLScale("elbo", 1.0),
-        data=data,
-        episodes=episodes,
-        **_training(task, preset, way, shot, features is not None),
-    )
-    return replace(run, **changes)
-
-
-def _training(task: str, preset: str, way: int, shot: int, on_features: bool) -> dict[str, Any]:
-    if preset == "paper":
-        return _OTHERWISE | _PAPER.get((task, way, shot), {})
-    return (_ON_FEATURES if on_features else _END_TO_END)[preset] | CPU_RATE
-
-
-def _inputs(task: str, data: DataConfig, episodes: EpisodeConfig) -> dict[str, Any]:
-    """What the model is given: images of the task's own shape, or the features of an extractor for such images."""
+def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, Any]:
+    """The model's input: images of the task's own shape, or the features of an extractor for such images."""
     source = class_source(task, data)
-    extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
-    features = EXTRACTORS[extractor].features(source.size)
-    if episodes.features is not None:
-        return {"extractor.name": "none", "extractor.features": features}
+    name = "conv5" if source.size >= CONV5_SIZE else "conv4"
+    width = EXTRACTORS[name].features(source.size)
+    if features is not None:
+        return {"extractor.name": "none", "extractor.features": width}
     return {
-        "extractor.name": extractor,
+        "extractor.name": name,
         "extractor.channels": source.channels,
         "extractor.size": source.size,
-        "extractor.features": features,
+        "extractor.features": width,
     }
 
 
-def _inner_loop(model: str, task: str, way: int) -> dict[str, Any]:
-    """Steps and rates of adaptation by gradients, as in the papers of these models."""
-    if model not in GRADIENT_MODELS:
-        return {}
-    if model == "maml" and task == "omniglot-fewshot" and way <= 5:
-        return {"gradient.steps": 1, "gradient.rate": 0.4}
-    return {"gradient.steps": 5, "gradient.rate": 0.1 if task == "omniglot-fewshot" else 0.01}
+def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
+    """The usual configuration of pretraining for a task, with some settings changed.
 
-
-WIDTH, META_WIDTH = 128, 64
-
-
-def class_config(name: str, features: int, way: int, steps: int, seed: int) -> RunConfig:
-    """The configuration of a fit of a classifier, which is a run on the task csv.
-
-    >>> class_config("protonet", features=3, way=4, steps=10, seed=0).model.x_dim
-    3
+    >>> pretrain_config("omniglot-fewshot").extractor, pretrain_config("miniimagenet").flips
+    ('conv4', True)
     """
-    spec = model_spec(name)
-    model = ClassifierConfig(name, max(2, way)).updated(
-        {
-            "extractor.name": "none",
-            "extractor.features": features,
-            "extractor.normalise": False,
-            "decoder.width": WIDTH,
-            "meta.width": META_WIDTH,
-            "decoder.sees": "x,r",
-        }
-    )
-    check_serves(model)
-    assert spec.classifier is not None
-    return RunConfig(
-        task="csv",
-        model=model,
-        objective=spec.classifier.objective,
-        kl=NVDP_FEWSHOT_KL if name == "nvdp" else KLScale("elbo", 1.0),
-        steps=steps,
-        tasks_per_step=8,
-        learning_rate=2e-3,
-        warmup_steps=min(50, steps // 10),
-        gradient_clip=10.0,
-        seed=seed,
-    )
+    source = class_source(task, data)
+    extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
+    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if extractor == "conv5" else 128}
+    return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,6 @@ from torch.nn import functional as F
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
 from nvdp.data.features import Extract, images_at_once, write_features
-from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.nn.extractors import ConvExtractor
 from nvdp.randomness import derived_generator, derived_seed
@@ -26,21 +24,6 @@ from nvdp.training.config import PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.run_folder import CONFIG, only_process, start_run
-
-CONV5_SIZE = 64  # from this size on, images get five blocks
-
-
-def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
-    """The usual configuration for a task, with some settings changed.
-
-    >>> pretrain_config("omniglot-fewshot").extractor, pretrain_config("miniimagenet").flips
-    ('conv4', True)
-    """
-    source = class_source(task, data)
-    extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
-    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if extractor == "conv5" else 128}
-    return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))
-
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
