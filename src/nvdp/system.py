@@ -3,6 +3,7 @@
 import ctypes
 import os
 import platform
+import subprocess
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -72,6 +73,22 @@ def write_new_text(path: Path, text: str) -> None:
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
+
+
+def source_commit() -> str | None:
+    """The commit of the source tree that this package runs from.
+
+    Returns:
+        What `git describe` says, with "-dirty" if files have changed since; None for an installed package.
+    """
+    here = Path(__file__)
+    git = ["git", "-C", str(here.parent)]
+    try:  # an installed copy may lie inside another repository, which does not track it
+        subprocess.run([*git, "ls-files", "--error-unmatch", here.name], check=True, capture_output=True)
+        described = subprocess.run([*git, "describe", "--always", "--dirty"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return described.stdout.decode().strip()
 
 
 def keep_freed_memory() -> bool:

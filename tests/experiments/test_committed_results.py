@@ -1,11 +1,11 @@
-"""The committed results are of the runs that are planned now: the same command would not do them anew."""
+"""The committed results belong to the planned runs, and the committed pages to the committed results."""
 
 from pathlib import Path
 
 import pytest
 
-from nvdp.experiments.registry import EXPERIMENTS
 from nvdp.experiments.report import readme_block, results_page
+from nvdp.experiments.reproduce import EXPERIMENTS
 from nvdp.experiments.results import read_results
 from nvdp.training.config import RunConfig
 

@@ -5,13 +5,15 @@ from dataclasses import asdict, replace
 
 import pytest
 
+import nvdp
 from nvdp.errors import InputError
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.experiments.queue import Order, carry_out, work_off
+from nvdp.experiments.queue import Job, run_job, run_queue
 from nvdp.experiments.report import readme_block, results_page
 from nvdp.experiments.results import read_result, result_path
 from nvdp.experiments.table1 import NAMES
 from nvdp.models.config import ModelConfig
+from nvdp.system import source_commit
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
 
@@ -38,12 +40,14 @@ def experiment(*runs):
 def test_a_queue_writes_one_result_a_run_and_repeats_nothing(tmp_path):
     out, runs = tmp_path / "results", tmp_path / "runs"
     plan = experiment(PlannedRun("cnp-learned", tiny(), 2), PlannedRun("np-learned", tiny("np"), 2))
-    folders = work_off(plan, "quick", out, runs, jobs=2, device="cpu")
+    folders = run_queue(plan, "quick", out, runs, jobs=2, device="cpu")
     result = read_result(result_path(out, "table1", "quick", "np-learned"))
     assert result["config"]["model"]["name"] == "np"
     assert (result["steps"], result["evaluation"]["tasks"]) == (2, 2)
+    assert result["versions"]["nvdp"] == nvdp.__version__
+    assert result["commit"] == (source_commit() or nvdp.__version__)
     written = {name: (folder / "log.csv").stat().st_mtime_ns for name, folder in folders.items()}
-    work_off(plan, "quick", out, runs, jobs=2, device="cpu")
+    run_queue(plan, "quick", out, runs, jobs=2, device="cpu")
     assert {name: (folder / "log.csv").stat().st_mtime_ns for name, folder in folders.items()} == written
 
 
@@ -53,19 +57,19 @@ def test_a_result_of_another_configuration_is_not_overwritten(tmp_path):
     other = {"name": "cnp", "config": asdict(tiny(seed=7)), "steps": 2, "seconds": 1.0, "evaluation": {"tasks": 2}}
     path.write_text(json.dumps(other))
     with pytest.raises(InputError, match="result of another configuration"):
-        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path / "runs")
+        run_queue(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path / "runs")
     assert json.loads(path.read_text()) == other
 
 
 def test_a_run_that_fails_is_named_with_its_reason(tmp_path):
     (tmp_path / "runs").write_text("a file where a folder should be")
     with pytest.raises(InputError, match=r"1 of 1 runs failed: cnp: cannot make"):
-        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path / "out", tmp_path / "runs", device="cpu")
+        run_queue(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path / "out", tmp_path / "runs", device="cpu")
 
 
 def test_fewer_than_one_job_is_refused(tmp_path):
     with pytest.raises(InputError, match="jobs is 0"):
-        work_off(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path, jobs=0)
+        run_queue(experiment(PlannedRun("cnp", tiny(), 2)), "quick", tmp_path, tmp_path, jobs=0)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"name": "cnp"}'])
@@ -82,7 +86,7 @@ def table1(tmp_path_factory):
         config = tiny(name)
         path = result_path(out, "table1", "cpu", f"{name}-learned")
         folder = out.parent / f"run-{name}"
-        carry_out(Order("table1", f"{name}-learned", "cpu", config, 2, str(folder), str(path), "cpu"))
+        run_job(Job("table1", "cpu", PlannedRun(f"{name}-learned", config, 2), str(folder), str(path), "cpu"))
     return out
 
 
@@ -95,16 +99,21 @@ def test_the_page_holds_our_numbers_the_papers_and_the_ceiling(table1):
     assert results_page(table1) == page
 
 
-def test_the_readmes_table_names_the_steps(table1):
-    assert "| nvdp, 2 steps |" in readme_block(table1)
+def test_the_readmes_table_has_two_named_flavours(table1):
+    block = readme_block(table1)
+    scores = read_result(result_path(table1, "table1", "cpu", "nvdp-learned"))["evaluation"]["scores"]
+    cells = [f"{scores[m][f]:.3f}" for m in ("LL", "RLL", "PLL") for f in ("mean_parameters", "expected_log")]
+    assert "| LL mean | LL E log | RLL mean | RLL E log | PLL mean | PLL E log |" in block
+    assert "| nvdp, 2 steps | " + " | ".join(cells) + " |" in block
+    assert "*mean* is the score with mean parameters" in block
 
 
 def test_experiments_that_share_a_run_share_its_scores(tmp_path):
     out, runs = tmp_path / "results", tmp_path / "runs"
-    work_off(experiment(PlannedRun("cnp-learned", tiny(), 2)), "quick", out, runs, device="cpu")
+    run_queue(experiment(PlannedRun("cnp-learned", tiny(), 2)), "quick", out, runs, device="cpu")
     other = Experiment("figure2", "a test", lambda budget: [PlannedRun("same", tiny(), 2)])
     before = read_result(result_path(out, "table1", "quick", "cnp-learned"))
-    work_off(other, "quick", out, runs, device="cpu")
+    run_queue(other, "quick", out, runs, device="cpu")
     result = read_result(result_path(out, "figure2", "quick", "same"))
     assert (result["what"], result["name"]) == ("figure2", "same")
     assert result["evaluation"] == before["evaluation"]
@@ -113,10 +122,10 @@ def test_experiments_that_share_a_run_share_its_scores(tmp_path):
 def test_a_queue_can_be_told_which_runs_to_do(tmp_path):
     plan = experiment(PlannedRun("cnp-learned", tiny(), 2), PlannedRun("np-learned", tiny("np"), 2))
     out = tmp_path / "results"
-    assert list(work_off(plan, "quick", out, tmp_path / "runs", device="cpu", only="cnp")) == ["cnp-learned"]
+    assert list(run_queue(plan, "quick", out, tmp_path / "runs", device="cpu", only="cnp")) == ["cnp-learned"]
     assert not result_path(out, "table1", "quick", "np-learned").exists()
     with pytest.raises(InputError, match="no run of table1 has 'maml' in its name"):
-        work_off(plan, "quick", out, tmp_path / "runs", device="cpu", only="maml")
+        run_queue(plan, "quick", out, tmp_path / "runs", device="cpu", only="maml")
 
 
 def test_a_run_keeps_its_folder_when_settings_are_added_and_none_of_two_runs_share_one(tmp_path):

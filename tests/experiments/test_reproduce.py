@@ -25,7 +25,7 @@ def test_all_experiments_are_done_and_what_failed_is_named(tmp_path, monkeypatch
     )
     monkeypatch.setattr(reproduce, "EXPERIMENTS", {each.name: each for each in experiments})
     monkeypatch.setattr(
-        reproduce, "work_off", lambda *order: order[2].joinpath(order[0].name).mkdir(parents=True) or {}
+        reproduce, "run_queue", lambda *given: given[2].joinpath(given[0].name).mkdir(parents=True) or {}
     )
     outcome = nvdp("reproduce", "all", "--budget", "quick", "--out", tmp_path)
     assert outcome.returncode == 2

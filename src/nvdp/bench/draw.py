@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nvdp.bench.adapt import NAMES
-from nvdp.experiments.paper_numbers import paper_numbers
+from nvdp.experiments.results import paper_numbers
 from nvdp.plots.curves import figure_training
 from nvdp.plots.style import (
     BLACK,

@@ -1,6 +1,5 @@
-"""Commands about the paper: reproduce a table or figure, and the page of results."""
+"""Commands about the paper: reproduce a table or figure, and build the results page."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -51,7 +50,8 @@ def reproduce(
     from nvdp.errors import InputError, unknown_name
     from nvdp.experiments.executors import executor_named
     from nvdp.experiments.plan import BUDGETS
-    from nvdp.experiments.reproduce import experiments_named, reproduced
+    from nvdp.experiments.reproduce import experiments_named
+    from nvdp.experiments.reproduce import reproduce as reproduce_one
     from nvdp.system import keep_freed_memory, use_threads
 
     experiments = experiments_named(what, only)
@@ -64,7 +64,7 @@ def reproduce(
     failed = []
     for experiment in experiments:
         try:
-            for line in reproduced(experiment, budget, out, runs, jobs, device, only, place):
+            for line in reproduce_one(experiment, budget, out, runs, jobs, device, only, place):
                 typer.echo(line)
         except InputError as error:
             if len(experiments) == 1:
@@ -87,17 +87,17 @@ def report(
     Example: nvdp report results/ --out docs/results.md
     """
     from nvdp.bench.report import speed_page
-    from nvdp.experiments.registry import EXPERIMENTS
     from nvdp.experiments.report import readme_block, results_page, with_block
-    from nvdp.experiments.results import FIGURE_SUFFIX
+    from nvdp.experiments.reproduce import EXPERIMENTS
+    from nvdp.experiments.results import read_figure
     from nvdp.system import write_text
 
     page = results_page(results, budget)
     out.parent.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS.values():
-        data = results / experiment.name / f"{budget}{FIGURE_SUFFIX}"
-        if experiment.draw is not None and data.exists():
-            experiment.draw(json.loads(data.read_text()), out.parent / "figures" / f"{experiment.name}.png")
+        data = read_figure(results, experiment.name, budget)
+        if experiment.draw is not None and data is not None:
+            experiment.draw(data, out.parent / "figures" / f"{experiment.name}.png")
     write_text(out, page)
     typer.echo(f"wrote {out}")
     speed = speed_page(results / "bench", out.parent / "figures")

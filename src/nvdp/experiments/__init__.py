@@ -1,1 +1,1 @@
-"""Every table and figure as a plan of runs, a queue that works it off, and a page made from the results."""
+"""Every table and figure of the paper: the runs it needs, a queue that trains and scores them, and a results page."""

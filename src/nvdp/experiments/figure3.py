@@ -1,7 +1,7 @@
-"""Figure 3: active learning on GP functions, from one random point to twenty that each model chose for itself.
+"""Figure 3: active learning on GP functions, from one random point to twenty points.
 
-Every model of table 1 (learned variance) is scored after its own choices, by the variance across sampled functions as
-in the paper, and beside them along random points and along the choices of the exact GP, the two ends of the scale.
+Every model of table 1 with learned variance chooses its own points by the variance across its sampled functions, as in
+the paper. For comparison it also learns from random points and from the points that the exact GP chooses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,8 +15,9 @@ from nvdp.active import SCORES, ActiveRun, Learner, exact_learner, follow, learn
 from nvdp.data.gp import GPTaskBatch, GPTasks
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation.run import VALIDATION_SEED
-from nvdp.experiments.attentive import plan as attentive_plan
 from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.results import DIGITS
+from nvdp.experiments.studies import attentive
 from nvdp.experiments.table1 import paper_rows
 from nvdp.plots.curves import ActiveCurve, figure_active
 from nvdp.training.run_folder import load_run
@@ -24,24 +25,21 @@ from nvdp.training.run_folder import load_run
 VARIANCE = "-learned"
 TASKS = {"quick": 32, "cpu": 256, "paper": 2_048}
 POINTS = 20  # one at random, 19 chosen
-SIZES = (1, 2, 3, 4, 5, 7, 10, 13, 16, 20)  # at which given orders are scored
-EVERY = 4  # candidates are every fourth point of the validation grid: 0.04 apart, kernels at least 0.1 long
+SIZES = (1, 2, 3, 4, 5, 7, 10, 13, 16, 20)  # at which a given order of points is scored
+EVERY = 4  # candidates are every fourth point of the validation grid: 0.04 apart, length scales are at least 0.1
 EXACT, OWN, RANDOM, ORACLE = "exact GP", "own", "random", "oracle"
-DIGITS = 4
-
-
-BEYOND = ("nvdp-attentive", "anp")  # not the paper's, trained for as long
+BEYOND = ("nvdp-attentive", "anp")  # not in the paper; trained for the same time
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
-    """The runs of table 1 with a learned variance, and two whose targets read the context."""
+    """The runs of table 1 with learned variance, and two models whose targets read the context."""
     papers = [run for run in paper_rows(budget) if run.name.endswith(VARIANCE)]
-    beyond = [replace(run, name=run.name + VARIANCE) for run in attentive_plan(budget) if run.name in BEYOND]
+    beyond = [replace(run, name=run.name + VARIANCE) for run in attentive(budget) if run.name in BEYOND]
     return [*papers, *beyond]
 
 
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """Curves by learner and by who chooses: the mean over tasks and its standard error."""
+    """Curves by learner and by how points are chosen: mean over tasks and standard error."""
     loaded = {name.removesuffix(VARIANCE).upper(): load_run(folder)[:2] for name, folder in folders.items()}
     config, model = next(iter(loaded.values()))
     batches = candidates(TASKS[config.preset])
@@ -68,7 +66,7 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def candidates(tasks: int) -> list[GPTaskBatch]:
-    """Validation tasks on a grid of [−2, 2], any point of which may be asked for."""
+    """Validation tasks on a grid of [−2, 2]; every point is a candidate."""
     batches = []
     for batch in validation_tasks(GPTasks(), VALIDATION_SEED, tasks):
         assert isinstance(batch, GPTaskBatch)
@@ -90,7 +88,7 @@ def _to_json(run: ActiveRun) -> dict[str, Any]:
 
 
 def _gain(own: ActiveRun, given: ActiveRun) -> dict[str, Any]:
-    """LL after the learner's own choices less that after random ones, task by task."""
+    """LL with own points minus LL with random points: mean of paired differences and standard error."""
     at = [own.sizes.index(size) for size in given.sizes]
     difference = replace(given, scores={name: own.scores[name][:, at] - given.scores[name] for name in SCORES})
     mean, stderr = difference.curve("LL")
@@ -99,16 +97,16 @@ def _gain(own: ActiveRun, given: ActiveRun) -> dict[str, Any]:
 
 
 def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
-    """The figure as PNG and PDF: every model by its own choices, and NVDP by who chooses."""
-    first = (EXACT, "NVDP")  # then the others: NVDP has the same colour on both sides
+    """Draw the figure: left all models with their own points, right NVDP and the exact GP with points of each kind."""
+    first = (EXACT, "NVDP")  # so that NVDP has the same colour in both panels
     names = [*first, *(name for name in data["curves"] if name not in first)]
     own = {name: _curve(data["curves"][name][OWN]) for name in names}
     ways = data["curves"]["NVDP"]
-    by_whom = {f"NVDP, {OWN} choice": ways[OWN], "NVDP, exact GP's choice": ways[ORACLE]}
-    by_whom |= {"NVDP, random points": ways[RANDOM]}
+    by_choice = {f"NVDP, {OWN} choice": ways[OWN], "NVDP, exact GP's choice": ways[ORACLE]}
+    by_choice |= {"NVDP, random points": ways[RANDOM]}
     exact = data["curves"][EXACT]
-    by_whom |= {f"{EXACT}, {OWN} choice": exact[OWN], f"{EXACT}, random points": exact[RANDOM]}
-    return figure_active(own, {name: _curve(values) for name, values in by_whom.items()}, EXACT, path)
+    by_choice |= {f"{EXACT}, {OWN} choice": exact[OWN], f"{EXACT}, random points": exact[RANDOM]}
+    return figure_active(own, {name: _curve(values) for name, values in by_choice.items()}, EXACT, path)
 
 
 def _curve(values: dict[str, Any]) -> ActiveCurve:

@@ -1,6 +1,6 @@
-"""Figure 4: pictures from 10, 30, 100, half and all pixels; two samples a model, its doubt, and pixels it chose.
+"""Figure 4: images completed from 10, 30, 100, half and all pixels, at random or chosen by the model.
 
-Faces never leave the folder of runs: CelebA's picture is drawn there, only its numbers are among the results.
+Faces of CelebA may not be passed on: their figure is drawn inside the run folder, and results hold only numbers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ import torch
 from jaxtyping import UInt8
 
 from nvdp.data.images import PublicImages
-from nvdp.experiments.panel_files import DIGITS
 from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.results import DIGITS
 from nvdp.experiments.table2 import plan as table2_plan
 from nvdp.images.completion import PixelChoice, random_contexts
 from nvdp.models.base import MetaModel
@@ -23,7 +23,7 @@ from nvdp.training.run_folder import load_run
 
 MODELS = ("np", "np+cnp", "nvdp", "nvdp-conv")
 TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
-PRIVATE = ("celeba",)  # may be looked at, not passed on
+PRIVATE = ("celeba",)  # images that may not be passed on
 SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
 
 
@@ -33,7 +33,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
 
 def context_sizes(pixels: int) -> dict[str, int]:
-    """The paper's contexts for an image of so many pixels, by their titles.
+    """The paper's context sizes by title, for an image of that many pixels.
 
     >>> context_sizes(784)
     {'10': 10, '30': 30, '100': 100, 'half': 392, 'all': 784}
@@ -42,7 +42,7 @@ def context_sizes(pixels: int) -> dict[str, int]:
 
 
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """Pictures of the sets that may be shown, and for every set the numbers behind the choice of pixels."""
+    """Images of the sets that may be shown, and for every set the scores of random and of chosen pixels."""
     grids, numbers = [], {}
     for name in TRAINED_ON:
         models, images = _models(folders, name), _test_images(name)
@@ -56,7 +56,16 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
 def pixel_choice(
     model: MetaModel, images: UInt8[np.ndarray, "image row column channel"], sizes: Mapping[str, int]
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """PSNR, LL and spread for random pixels and for as many of the model's own choice, by size of the context."""
+    """PSNR, LL and spread by context size, for random pixels and for pixels that the model chose.
+
+    Args:
+        model: The model.
+        images: The images to complete.
+        sizes: Context sizes by title.
+
+    Returns:
+        Mean scores over the images, by "random" or "uncertainty", then by title.
+    """
     choice = PixelChoice(model, images, seed=SEED)
     ways = {
         "random": random_contexts(images, list(sizes.values()), SEED),
@@ -68,12 +77,12 @@ def pixel_choice(
 
 
 def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
-    """The figure as PNG and PDF."""
+    """Draw the figure."""
     return figure_pictures([grid_from_json(grid) for grid in data["grids"]], path)
 
 
 def draw_private(folders: Mapping[str, Path]) -> Sequence[Path]:
-    """The same for CelebA, inside the folder of its NVDP run."""
+    """Draw the figure of CelebA inside the folder of its NVDP run."""
     written: list[Path] = []
     for name in PRIVATE:
         images = _test_images(name)
@@ -84,13 +93,13 @@ def draw_private(folders: Mapping[str, Path]) -> Sequence[Path]:
 
 
 def grid_to_json(grid: PictureGrid) -> dict[str, Any]:
-    """A grid as plain lists."""
+    """A grid as lists."""
     rows = [{"label": row.label, "cells": [cell.round(DIGITS).tolist() for cell in row.cells]} for row in grid.rows]
     return {"title": grid.title, "columns": list(grid.columns), "rows": rows}
 
 
 def grid_from_json(values: dict[str, Any]) -> PictureGrid:
-    """The grid again."""
+    """The grid that `grid_to_json` wrote."""
     rows = [PictureRow(row["label"], tuple(np.array(cell, float) for cell in row["cells"])) for row in values["rows"]]
     return PictureGrid(values["title"], tuple(values["columns"]), tuple(rows))
 
@@ -111,5 +120,5 @@ def _title(name: str) -> str:
 
 
 FIGURE4 = Experiment(
-    "figure4", "Figure 4: pictures from 10, 30, 100, half and all pixels", plan, collect, draw, draw_private
+    "figure4", "Figure 4: images completed from 10, 30, 100, half and all pixels", plan, collect, draw, draw_private
 )

@@ -1,31 +1,30 @@
-"""Figure 9: what the dropout rates of a small network do for sine, cosine and tanh contexts (appendix E)."""
+"""Figure 9 (appendix E): dropout rates of a small network for sine, cosine and tanh contexts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from nvdp.data.trigonometry import FUNCTIONS
-from nvdp.experiments.panel_files import DIGITS, panel_from_json, panel_to_json
-from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.plan import Experiment, PlannedRun, changed
+from nvdp.experiments.results import DIGITS, panel_from_json, panel_to_json
 from nvdp.models.base import MetaModel
 from nvdp.plots import FunctionPanel, RatesPanel, SharedWeightsPanel, figure_rates, rates_panel, shared_weights_panel
 from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import load_run
 
-_STEPS = {"quick": 300, "cpu": 12_000, "paper": 500_000}
-_TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
+STEPS = {"quick": 300, "cpu": 12_000, "paper": 500_000}
+TASKS = {"quick": 64, "cpu": 2_048, "paper": 50_000}
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
-    """The paper's 13-12-12-2, whose decoder sees (x, r), and a twin whose rates are the only path from the context."""
-    paper = preset_config("trig", "nvdp", budget, steps=_STEPS[budget])
-    twin = replace(paper, model=paper.model.updated({"decoder.sees": "x"}))
-    return [PlannedRun("nvdp", paper, _TASKS[budget]), PlannedRun("nvdp-decoder-x", twin, _TASKS[budget])]
+    """The paper's 13-12-12-2, whose decoder sees (x, r), and one whose decoder sees x alone."""
+    paper = preset_config("trig", "nvdp", budget, steps=STEPS[budget])
+    without_r = changed(paper, {"model.decoder.sees": "x"})
+    return [PlannedRun("nvdp", paper, TASKS[budget]), PlannedRun("nvdp-decoder-x", without_r, TASKS[budget])]
 
 
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The numbers of every panel, by run."""
+    """Panels by run."""
     return {name: _panels(load_run(folder)[1]) for name, folder in folders.items()}
 
 
@@ -39,7 +38,7 @@ def _panels(model: MetaModel) -> dict[str, Any]:
 
 
 def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
-    """A figure for each of the two runs, as PNG and PDF."""
+    """Draw one figure for each run."""
     written: list[Path] = []
     for name, figure in data.items():
         panels = []

@@ -1,11 +1,10 @@
-"""A planned run: a configuration and how to score it. Runs with the same configuration share one folder."""
+"""Experiments as data: which runs a table or figure needs, and how each run is scored."""
 
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from nvdp.evaluation.run import VALIDATION_SEED
@@ -14,13 +13,20 @@ from nvdp.training.config import RunConfig
 from nvdp.training.presets import FOURIER
 
 BUDGETS = ("quick", "cpu", "paper")
+TUNING_SEED = 777  # settings are chosen on these validation tasks; published scores are on those of VALIDATION_SEED
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One row of a table: its name, what to train, on how many validation tasks to score it.
+    """One row of a table.
 
-    Images are scored on a `split`, and perhaps on the test images of further sets (transfer).
+    Args:
+        name: Of the row and of its result file.
+        config: What to train.
+        tasks: Number of tasks to score it on.
+        split: Of images or classes to score it on.
+        also_on: Further sets of images to score it on (transfer).
+        validation_seed: Of the tasks to score it on.
     """
 
     name: str
@@ -28,30 +34,62 @@ class PlannedRun:
     tasks: int
     split: str = "validation"
     also_on: tuple[str, ...] = ()
-    validation_seed: int = VALIDATION_SEED  # another one for tasks that choices are made by
+    validation_seed: int = VALIDATION_SEED
 
     def folder(self, runs: Path) -> Path:
-        """Where the run lives: the same configuration gives the same place, in later versions too."""
+        """The run's folder under `runs`; runs with the same configuration share it."""
         digest = hashlib.sha256(json.dumps(self.config.choices(), sort_keys=True).encode()).hexdigest()[:10]
         return runs / f"{self.config.task}-{self.config.model.name}-{digest}"
 
 
-def paper_architecture(config: RunConfig, changes: Mapping[str, Any] = MappingProxyType({})) -> RunConfig:
-    """The same run with the paper's regression model, without what was added to it here, but for some changes."""
-    assert isinstance(config.model, ModelConfig)
-    paper = ModelConfig().flat()
-    plain = {name: paper[name] for name in ("encoder.task_norm", "rates.norm", *FOURIER)}
-    return replace(config, optimizer="adam", model=config.model.updated(plain | dict(changes)))
-
-
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure: its runs for a budget, and what to draw once they are done."""
+    """A table or figure.
+
+    Args:
+        name: What `nvdp reproduce` calls it.
+        summary: One line.
+        plan: The runs of a budget.
+        collect: From the run folders by name, the JSON data of the figure.
+        draw: Draws that data to a path; returns the files written.
+        draw_private: Draws figures that must stay in the run folders, such as faces of CelebA.
+        prepare: Makes what all runs need, for a budget and a device.
+    """
 
     name: str
     summary: str
     plan: Callable[[str], Sequence[PlannedRun]]
-    collect: Callable[[Mapping[str, Path]], Any] | None = None  # run folders by name → JSON for the figure
-    draw: Callable[[Any, Path], Sequence[Path]] | None = None  # that JSON, a PNG's path → files written
-    draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None  # figures that must stay with the runs
-    prepare: Callable[[str, str], None] | None = None  # what runs share, made beforehand: budget, device
+    collect: Callable[[Mapping[str, Path]], Any] | None = None
+    draw: Callable[[Any, Path], Sequence[Path]] | None = None
+    draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None
+    prepare: Callable[[str, str], None] | None = None
+
+
+def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
+    """The same run with some settings changed.
+
+    Args:
+        config: The run.
+        changes: New values. A key that begins with "model." is a setting of the model, any other one of the run.
+
+    Returns:
+        The changed configuration.
+    """
+    of_model = {key.removeprefix("model."): value for key, value in changes.items() if key.startswith("model.")}
+    of_run = {key: value for key, value in changes.items() if not key.startswith("model.")}
+    return replace(config, model=config.model.updated(of_model), **of_run)
+
+
+def paper_architecture(config: RunConfig, changes: Mapping[str, Any] | None = None) -> RunConfig:
+    """The same run with the paper's regression model and Adam.
+
+    Args:
+        config: A run of a preset, whose model has additions to the paper's.
+        changes: Settings that differ from the paper's, as in `changed`.
+
+    Returns:
+        The changed configuration.
+    """
+    paper = ModelConfig().flat()
+    plain = {f"model.{name}": paper[name] for name in ("encoder.task_norm", "rates.norm", *FOURIER)}
+    return changed(config, {"optimizer": "adam", **plain, **(changes or {})})

@@ -1,29 +1,48 @@
-"""One experiment from end to end: its runs, then what is drawn from them."""
+"""The experiments by name, and how one is done from its runs to its figure."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
+from nvdp.experiments.figure3 import FIGURE3
+from nvdp.experiments.figure4 import FIGURE4
+from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.plan import Experiment
-from nvdp.experiments.queue import Executor, work_off
-from nvdp.experiments.registry import EXPERIMENTS, experiment_named
+from nvdp.experiments.queue import Executor, run_queue
 from nvdp.experiments.results import FIGURE_SUFFIX
+from nvdp.experiments.studies import STUDIES
+from nvdp.experiments.table1 import FIGURE2, TABLE1
+from nvdp.experiments.table2 import TABLE2
+from nvdp.experiments.table3 import TABLE3
 from nvdp.system import write_text
 
+EXPERIMENTS: dict[str, Experiment] = {
+    each.name: each for each in (TABLE1, FIGURE2, FIGURE3, TABLE2, FIGURE4, TABLE3, FIGURE9, *STUDIES)
+}
 ALL = "all"
 
 
 def experiments_named(what: str, only: str | None = None) -> list[Experiment]:
-    """The experiment of that name, or all of them."""
-    if what != ALL:
-        return [experiment_named(what)]
-    if only is not None:
-        raise InputError(f"--only is for the runs of one experiment; got all, and --only {only}")
-    return list(EXPERIMENTS.values())
+    """The experiments to do.
+
+    Args:
+        what: Name of an experiment, or "all".
+        only: Restriction to some runs, which only one experiment can have.
+
+    Returns:
+        The experiments.
+    """
+    if what == ALL:
+        if only is not None:
+            raise InputError(f"--only is for the runs of one experiment; got all, and --only {only}")
+        return list(EXPERIMENTS.values())
+    if what not in EXPERIMENTS:
+        raise unknown_name("experiment", what, EXPERIMENTS)
+    return [EXPERIMENTS[what]]
 
 
-def reproduced(
+def reproduce(
     experiment: Experiment,
     budget: str,
     out: Path,
@@ -33,10 +52,24 @@ def reproduced(
     only: str | None = None,
     executor: Executor | None = None,
 ) -> Iterator[str]:
-    """Do the runs and draw; yields a line for whatever was done."""
+    """Do the runs of an experiment and draw its figure.
+
+    Args:
+        experiment: The experiment.
+        budget: "quick", "cpu" or "paper".
+        out: Folder of results.
+        runs: Folder of run folders.
+        jobs: Runs at the same time.
+        device: Where to train.
+        only: Restrict to some runs; nothing is drawn then.
+        executor: Where the runs take place.
+
+    Returns:
+        One line for each thing done, as it is done.
+    """
     if experiment.prepare is not None:
         experiment.prepare(budget, device)
-    folders = work_off(experiment, budget, out, runs, jobs, device, only, executor)
+    folders = run_queue(experiment, budget, out, runs, jobs, device, only, executor)
     place = out / experiment.name
     yield f"{experiment.name}: {len(folders)} runs done, results in {place}"
     if only is not None:

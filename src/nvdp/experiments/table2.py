@@ -1,7 +1,4 @@
-"""Table 2 and its appendix twin: six models on MNIST, MNIST → Omniglot and CelebA, and two that go beyond the paper.
-
-Final numbers on test images.
-"""
+"""Table 2 and its appendix twin: image completion on MNIST, MNIST → Omniglot and CelebA, scored on test images."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +7,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import NAMES
 from nvdp.training.presets import preset_config
 
-# CelebA's representation of 1,024 and its three channels make a step twice as dear as one of MNIST.
+# A step on CelebA, with a representation of 1,024 and three channels, costs twice as much as one on MNIST.
 STEPS = {
     "mnist": {"quick": 60, "cpu": 10_000, "paper": 937_500},
     "celeba": {"quick": 4, "cpu": 1_200, "paper": 3_051_937},
@@ -19,20 +16,18 @@ TASKS = {
     "mnist": {"quick": 16, "cpu": 2_048, "paper": 10_000},
     "celeba": {"quick": 16, "cpu": 512, "paper": 10_000},
 }
-TRANSFER = {"mnist": ("omniglot",), "celeba": ()}  # where the same run is scored as well
-
-
-# Models whose targets read the context: at the cpu budget as many steps as take NVDP's seconds.
+TRANSFER = {"mnist": ("omniglot",), "celeba": ()}  # further sets on which a run is scored
+# Models whose targets read the context: at the cpu budget, as many steps as take the same time as NVDP's.
 READING_STEPS = {
     "mnist": {"nvdp-conv": 4_000, "nvdp-attentive": 1_800},
     "celeba": {"nvdp-conv": 500, "nvdp-attentive": 280},
 }
 READING_NAMES = ("nvdp-conv", "nvdp-attentive")
-LONG, LONG_STEPS = "nvdp-conv-long", 7_000  # once more on digits, for longer, at the cpu budget alone
+LONG, LONG_STEPS = "nvdp-conv-long", 7_000  # a longer run on MNIST, at the cpu budget only
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
-    """Equal steps for the paper's models of a set, one seed, learned variance."""
+    """All models on each set, learned variance, one seed; equal steps for the paper's models."""
     rows = [_run(task, name, budget, _steps(task, name, budget)) for task in STEPS for name in (*NAMES, *READING_NAMES)]
     if budget != "cpu":
         return rows

@@ -1,8 +1,8 @@
-"""Table 3: eight few-shot classifiers on Omniglot and miniImageNet, in two regimes that are never mixed.
+"""Table 3: eight few-shot classifiers on Omniglot and miniImageNet, in two regimes with separate tables.
 
-End to end, a method trains its own extractor on episodes. In the regime of features, all methods share an extractor
-pretrained by ordinary classification, and train on its features. The cpu budget does 5-way Omniglot end to end, and
-20-way Omniglot and miniImageNet on features; the paper budget does everything end to end.
+End to end, a method trains its own extractor on episodes. On features, all methods train on the features of one
+extractor that was pretrained by ordinary classification. The cpu budget trains 5-way Omniglot end to end, 20-way
+Omniglot and miniImageNet on features; the paper budget trains everything end to end.
 """
 
 import sys
@@ -39,7 +39,7 @@ class Setting:
 
     @property
     def paper(self) -> str:
-        """What the paper calls it."""
+        """Its name in the paper."""
         name = "Omniglot" if self.task == "omniglot-fewshot" else "MiniImageNet"
         return f"{name} {self.way}-way {self.shot}-shot"
 
@@ -54,13 +54,13 @@ SETTINGS = (
     *(Setting("miniimagenet", 5, shot) for shot in (1, 5)),
 )
 EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
-# The cpu budget gives every method about the same time, some 7 minutes of one core where images are trained on, so the
-# steps follow from what a step costs; those that adapt by gradients take fewer episodes a step, to take more steps.
+# The cpu budget gives every method about the same time, some 7 minutes of one core end to end: steps follow from what a
+# step costs. Methods that adapt by gradients take fewer episodes a step, so that they can take more steps.
 GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
 SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
 FEATURE_STEPS, GRADIENT_FEATURE_STEPS = 1_500, 500
-WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP reads every query once for each class
+WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
 PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 40 for miniImageNet on one core
     "quick": {"omniglot-fewshot": 10, "miniimagenet": 2},
     "cpu": {"omniglot-fewshot": 5_000, "miniimagenet": 9_000},
@@ -69,13 +69,13 @@ PRETRAINING = {  # steps by task; cpu: some 10 minutes for Omniglot and 40 for m
 
 
 def regime_of(setting: Setting, budget: str) -> str:
-    """How a column is trained within a budget."""
+    """The regime of a column in a budget."""
     end_to_end = budget == "paper" or (setting.task == "omniglot-fewshot" and setting.way == 5)
     return "end-to-end" if end_to_end else "features"
 
 
 def run_name(method: str, setting: Setting, regime: str) -> str:
-    """The name of a run and of its result."""
+    """Name of a run and of its result."""
     return f"{method}-{setting.short}-{regime}"
 
 
@@ -114,23 +114,23 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
 
 
 def extractor_name(task: str, budget: str) -> str:
-    """The name, in the user's cache, of the extractor that a budget's runs share."""
+    """Name of the extractor, in the user's cache, that the runs of a budget share."""
     return f"table3-{task}-{budget}"
 
 
 def extractor_config(task: str, budget: str) -> PretrainConfig:
-    """How that extractor is pretrained; in bfloat16, which one core does half as fast again."""
+    """How that extractor is pretrained; bfloat16 is 1.5 times as fast on one core."""
     return pretrain_config(task, steps=PRETRAINING[budget][task], precision="bf16-mixed")
 
 
 def prepare(budget: str, device: str) -> None:
-    """Pretrain the extractors that are not there yet; an interrupted one goes on."""
+    """Pretrain the extractors that do not exist yet; an interrupted one resumes."""
     for task in PRETRAINING[budget]:
         prepare_extractor(task, budget, device)
 
 
 def prepare_extractor(task: str, budget: str, device: str) -> None:
-    """Pretrain one of them, unless it is there."""
+    """Pretrain one extractor, unless it exists."""
     folder = extractor_folder(extractor_name(task, budget))
     config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
     progress = not (folder / EXTRACTOR).exists()

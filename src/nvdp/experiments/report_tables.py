@@ -1,0 +1,322 @@
+"""Tables of the results page as Markdown, each made from result files alone; empty where there are no results."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from nvdp.errors import InputError
+from nvdp.evaluation.metrics import FLAVOURS
+from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
+from nvdp.experiments.results import Result, paper_numbers, read_figure, read_results
+from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
+from nvdp.experiments.table2 import LONG, READING_NAMES
+from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractor_config, run_name
+from nvdp.training.presets import preset_config
+
+METRICS = ("LL", "RLL", "PLL")
+FLAVOUR_TITLES = dict(zip(FLAVOURS, ("mean", "E log", "log E"), strict=True))
+IMAGE_SETTINGS = {  # the paper's title: set of training, set of scoring if it is another one
+    "MNIST": ("mnist", None),
+    "MNIST to Omniglot": ("mnist", "omniglot"),
+    "CelebA": ("celeba", None),
+}
+ACTIVE_SIZES = (1, 3, 5, 10, 20)  # context points shown in the table
+REGIMES = {"end-to-end": "end to end", "features": "features of a pretrained extractor"}
+GPU_CORES = 100  # how many cores of this machine a GPU is assumed to be worth
+
+
+@dataclass(frozen=True)
+class Results:
+    """A folder of result files, of which one budget is shown."""
+
+    folder: Path
+    budget: str = "cpu"
+
+    def runs(self, what: str) -> dict[str, Result]:
+        """The results of an experiment by name of the run."""
+        return read_results(self.folder, what, self.budget)
+
+    def figure(self, what: str) -> Any | None:
+        """The data of an experiment's figure, or None."""
+        return read_figure(self.folder, what, self.budget)
+
+    def table1(self, kind: str) -> dict[str, Result]:
+        """Rows of table 1 in the paper's order: kind is "learned", "fixed" or "shipped"."""
+        return _rows(self.runs("table1"), {name: f"{name}-{kind}" for name in NAMES})
+
+    def seeds(self) -> dict[str, dict[str, list[float]]]:
+        """Scores with mean parameters by model and metric, a value for each seed; models with all seeds only."""
+        results, scores = self.runs("table1"), {}
+        for name in SEEDED:
+            runs = [results.get(shipped_name(name, seed)) for seed in (0, *SEEDS)]
+            known = [run["evaluation"]["scores"] for run in runs if run is not None]
+            if len(known) == len(runs):
+                scores[name] = {metric: [each[metric][FLAVOURS[0]] for each in known] for metric in METRICS}
+        return scores
+
+    def table2(self, title: str) -> dict[str, Result]:
+        """Rows of table 2 for one of the paper's settings."""
+        trained, on = IMAGE_SETTINGS[title]
+        names = (*NAMES, *READING_NAMES, LONG)
+        rows = _rows(self.runs("table2"), {name: f"{name}-{trained}" for name in names})
+        if on is None:
+            return rows
+        return {name: row | {"evaluation": row["evaluations"][on]} for name, row in rows.items()}
+
+    def table3(self, setting: Setting, regime: str) -> dict[str, Result]:
+        """Rows of one column of table 3."""
+        return _rows(self.runs("table3"), {name: run_name(name, setting, regime) for name in METHODS})
+
+
+def _rows(results: dict[str, Result], names: dict[str, str]) -> dict[str, Result]:
+    return {title: results[name] for title, name in names.items() if name in results}
+
+
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table.
+
+    >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+    | a | b |
+    | --- | --- |
+    | 1 | 2 |
+    """
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
+
+
+def best_first(rows: dict[str, Result]) -> dict[str, Result]:
+    """The rows, highest LL with mean parameters first."""
+    return dict(sorted(rows.items(), key=lambda row: -row[1]["evaluation"]["scores"]["LL"][FLAVOURS[0]]))
+
+
+def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) -> str:
+    """Scores in three flavours with what else was measured, and the ceiling in the last row.
+
+    Args:
+        rows: Results by model.
+        paper: The paper's scores by model, for a last column.
+
+    Returns:
+        The table; "" without rows.
+    """
+    if not rows:
+        return ""
+    evaluations = {name: row["evaluation"] for name, row in rows.items()}
+    correlated = any(each.get("spread_follows_oracle") is not None for each in evaluations.values())
+    head = ["model", *(f"{m} {title}" for m in METRICS for title in FLAVOUR_TITLES.values()), "± LL", "spread"]
+    head += [*(["spread ~ exact std"] if correlated else []), "rate", "90 % covers", "steps", "seconds"]
+    head += ["paper LL / RLL / PLL"] if paper else []
+    lines = []
+    for name, each in evaluations.items():
+        cells = [f"`{name}`", *(f"{each['scores'][m][flavour]:.3f}" for m in METRICS for flavour in FLAVOURS)]
+        cells += [f"{each['scores']['LL']['stderr']:.3f}", f"{each['spread']:.3f}"]
+        if correlated:
+            cells.append(_number(each.get("spread_follows_oracle"), ".2f"))
+        cells += [_number(each["mean_rate"], ".3f"), f"{each['coverage']['90%']:.1%}"]
+        cells += [f"{rows[name]['steps']:,}", f"{rows[name]['seconds']:.0f}"]
+        if paper:
+            printed = paper.get(name)
+            cells.append(" / ".join(f"{printed[metric][0]:.2f}" for metric in METRICS) if printed else "")
+        lines.append(cells)
+    oracle = next(iter(evaluations.values())).get("oracle")
+    if oracle:
+        ceiling = [cell for metric in METRICS for cell in (f"**{oracle[metric]:.3f}**", "", "")]
+        lines.append(["ceiling (exact GP)", *ceiling, *[""] * (len(head) - 1 - len(ceiling))])
+    return markdown_table(head, lines)
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def seeds_table(results: Results) -> str:
+    """Means over seeds, and differences of two models under the same seed."""
+    scores = results.seeds()
+    lines = [[f"`{name}`", *(mean_and_error(row[metric]) for metric in METRICS)] for name, row in scores.items()]
+    for first, second in combinations(scores, 2):
+        differences = [paired_difference(scores[first][m], scores[second][m]) for m in METRICS]
+        lines.append([f"`{first}` − `{second}`", *(mean_and_error(each) for each in differences)])
+    return markdown_table(["model", *METRICS], lines) if scores else ""
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> list[float]:
+    """First minus second, element by element."""
+    return [a - b for a, b in zip(first, second, strict=True)]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Standard error of the mean."""
+    return statistics.stdev(values) / len(values) ** 0.5
+
+
+def mean_and_error(values: Sequence[float]) -> str:
+    """The mean and its standard error.
+
+    >>> mean_and_error([1.0, 2.0, 3.0])
+    '2.000 ± 0.577'
+    """
+    return f"{statistics.mean(values):.3f} ± {standard_error(values):.3f}"
+
+
+def active_table(results: Results) -> str:
+    """Figure 3: LL by model, by how points were chosen, and by number of points."""
+    data = results.figure("figure3")
+    if data is None:
+        return ""
+    titles = {OWN: "own choice", RANDOM: "random", ORACLE: "exact GP's choice"}
+    lines = []
+    for name, curves in data["curves"].items():
+        gain = data["gain"][name]
+        for choice, curve in curves.items():
+            at = [curve["sizes"].index(size) for size in ACTIVE_SIZES]
+            cells = [name if name == EXACT else f"`{name.lower()}`", titles[choice]]
+            cells += [f"{curve['LL']['mean'][i]:.2f} ± {curve['LL']['stderr'][i]:.2f}" for i in at]
+            cells.append(f"{gain['mean'][-1]:+.2f} ± {gain['stderr'][-1]:.2f}" if choice == OWN else "")
+            lines.append(cells)
+    return markdown_table(["model", "points", *(f"LL {size}" for size in ACTIVE_SIZES), "own − random"], lines)
+
+
+def pixel_table(results: Results) -> str:
+    """Figure 4: PSNR and spread for random pixels and for pixels that the model chose."""
+    data = results.figure("figure4")
+    if data is None:
+        return ""
+    sizes = list(next(iter(next(iter(data["pixels"].values())).values()))["random"])
+    lines = [
+        [name, model, choice]
+        + [f"{scores[size]['PSNR']:.1f}" for size in sizes]
+        + [f"{scores[size]['spread']:.3f}" for size in sizes]
+        for name, models in data["pixels"].items()
+        for model, choices in models.items()
+        for choice, scores in choices.items()
+    ]
+    head = ["set", "model", "pixels", *(f"PSNR {size}" for size in sizes), *(f"spread {size}" for size in sizes)]
+    return markdown_table(head, lines)
+
+
+def fewshot_tables(results: Results) -> str:
+    """Table 3: a subsection for every column and regime that has results."""
+    blocks = []
+    for regime, title in REGIMES.items():
+        for setting in SETTINGS:
+            rows = results.table3(setting, regime)
+            if not rows:
+                continue
+            blocks += [f"### {setting.paper}, {title}", _fewshot_table(rows, setting)]
+            if missing := [f"`{name}`" for name in METHODS if name not in rows]:
+                blocks.append(f"Not run: {', '.join(missing)}.")
+            if extractor := next(iter(rows.values()))["evaluation"].get("extractor"):
+                blocks.append(
+                    f"Pretraining the extractor took {extractor['steps']:,} more steps and {extractor['seconds']:,.0f} "
+                    "more seconds. Its nearest class mean, 5-way 1-shot on validation classes, has an accuracy of "
+                    f"{100 * extractor['nearest_mean_accuracy']:.1f}."
+                )
+    return "\n\n".join(blocks)
+
+
+def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
+    paper = paper_numbers()["table3"]
+    transductive = any("transductive" in row for row in rows.values())
+    head = ["method", "paper", "ours", "NLL", "ECE", *(["transductive"] if transductive else []), "steps", "seconds"]
+    lines = []
+    for name, row in rows.items():
+        each = row["evaluation"]
+        cells = [f"`{name}`", printed_accuracy(paper[METHODS[name]].get(setting.paper)), _accuracy(each)]
+        cells += [f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
+        if transductive:
+            cells.append(_accuracy(row["transductive"]) if "transductive" in row else "")
+        lines.append([*cells, f"{row['steps']:,}", f"{row['seconds']:.0f}"])
+    return markdown_table(head, lines)
+
+
+def _accuracy(evaluation: dict[str, Any]) -> str:
+    return f"{100 * evaluation['accuracy']:.2f} ± {100 * evaluation['interval95']:.2f}"
+
+
+def printed_accuracy(value: Any) -> str:
+    """The paper's number, with its interval if it prints one.
+
+    >>> printed_accuracy([54.06, 1.86]), printed_accuracy(98.1), printed_accuracy(None)
+    ('54.06 ± 1.86', '98.1', '–')
+    """
+    if value is None:
+        return "–"
+    return f"{value[0]} ± {value[1]}" if isinstance(value, list) else str(value)
+
+
+def cost_table(results: Results) -> str:
+    """What runs of the paper's length would cost: images through the extractor at the best speed of the runs here."""
+    speeds: dict[str, float] = {}
+    for result in results.runs("table3").values():
+        task, config = result["config"]["task"], result["config"]
+        if config["episodes"]["regime"] == "end-to-end":
+            speed = result["steps"] * images_per_step(config) / result["seconds"]
+        elif task == "miniimagenet":
+            extractor = result["evaluation"]["extractor"]
+            speed = extractor["steps"] * extractor_config(task, result["budget"]).batch / extractor["seconds"]
+        else:
+            continue
+        speeds[task] = max(speed, speeds.get(task, 0.0))
+    lines = []
+    for setting in (setting for setting in SETTINGS if setting.task in speeds):
+        config = asdict(preset_config(setting.task, "protonet", "paper", way=setting.way, shot=setting.shot))
+        images, speed = config["steps"] * images_per_step(config), speeds[setting.task]
+        cells = [setting.paper, f"{images / 1e6:,.0f}", f"{speed:,.0f}", f"{images / speed / 86_400:.1f}"]
+        lines.append([*cells, f"{images / speed / 3_600 / GPU_CORES:.1f}"])
+    head = ["one run", "million images", "images a second here", "days of a core", f"hours of {GPU_CORES} cores"]
+    return markdown_table(head, lines) if lines else ""
+
+
+def images_per_step(config: dict[str, Any]) -> int:
+    """Support and query images of all episodes of a step.
+
+    >>> images_per_step({"tasks_per_step": 8, "episodes": {"way": 5, "shot": 1, "queries": 15}})
+    640
+    """
+    episodes = config["episodes"]
+    return int(config["tasks_per_step"] * episodes["way"] * (episodes["shot"] + episodes["queries"]))
+
+
+def choices_table(results: Results) -> str:
+    """NVDP's classifier, one change at a time: scores on validation classes."""
+    lines = []
+    for name, row in results.runs("fewshot-choices").items():
+        each = row["evaluation"]
+        cells = [f"`{name}`", _accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
+        lines.append([*cells, _number(each["mean_rate"], ".3f"), f"{row['seconds']:.0f}"])
+    return markdown_table(["run", "accuracy", "NLL", "ECE", "rate", "seconds"], lines) if lines else ""
+
+
+def readme_table(results: Results) -> str:
+    """The short table of the README: learned variance, two flavours of each score, best first."""
+    rows = {
+        f"{name}, {row['steps']:,} steps": row
+        for what in ("attentive", "learning")
+        for name, row in results.runs(what).items()
+    }
+    longer = results.runs("quarter")
+    for name in ("shipped-recipe", "shipped-preset"):
+        if name in longer:
+            rows[f"nvdp as shipped, {longer[name]['steps']:,} steps"] = longer[name]
+    for title, kind in (("{}", "learned"), ("{} as shipped", "shipped")):
+        rows |= {f"{title.format(name)}, {row['steps']:,} steps": row for name, row in results.table1(kind).items()}
+    if not rows:
+        raise InputError(f"{results.folder} holds no results of the {results.budget} budget for the README")
+    shown = FLAVOURS[:2]
+    lines = []
+    for name, row in best_first(rows).items():
+        scores = row["evaluation"]["scores"]
+        lines.append([name, *(f"{scores[metric][flavour]:.3f}" for metric in METRICS for flavour in shown)])
+    oracle = next(iter(rows.values()))["evaluation"]["oracle"]
+    lines.append(["exact GP (ceiling)", *(cell for metric in METRICS for cell in (f"{oracle[metric]:.3f}", ""))])
+    tasks = " or ".join(f"{count:,}" for count in sorted({row["evaluation"]["tasks"] for row in rows.values()}))
+    head = ["GP regression, learned variance", *(f"{m} {FLAVOUR_TITLES[f]}" for m in METRICS for f in shown)]
+    samples = next(iter(rows.values()))["evaluation"]["samples"]
+    note = (
+        "Log-likelihood per point in nats, in two flavours: *mean* is the score with mean parameters, *E log* is the\n"
+        f"paper's formula, E log p over {samples} sampled functions. {tasks} validation tasks; highest *LL mean* first."
+    )
+    return f"{note}\n\n{markdown_table(head, lines)}"

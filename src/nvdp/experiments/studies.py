@@ -1,0 +1,217 @@
+"""Studies beyond the paper's tables. In most of them, each run makes one change to a base run.
+
+A change is a setting and its new value; settings of the model begin with "model.".
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from nvdp.experiments.plan import TUNING_SEED, Experiment, PlannedRun, changed, paper_architecture
+from nvdp.experiments.table3 import extractor_name, prepare_extractor
+from nvdp.objectives import KLScale
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import preset_config
+
+Changes = dict[str, dict[str, Any]]
+SHIPPED = "shipped"  # the base run where it is the preset as it is
+PAPER_STEPS, PAPER_TASKS = 500_000, 50_000
+TASKS = {"quick": 64, "cpu": 2_048, "paper": PAPER_TASKS}
+
+
+def _kl(reduction: str, weight: float) -> dict[str, Any]:
+    return {"kl": KLScale(reduction, weight)}
+
+
+# Models whose targets read the context, with as many steps as take the time of 10,000 steps of NVDP. A step of
+# NVDP-attentive costs 2 times that of NVDP, NVDP-conv 1.3 times, ANP 1.4 times, ConvCNP 0.8 times.
+READING_STEPS = {"nvdp-attentive": 5_000, "nvdp-conv": 7_500, "anp": 7_000, "convcnp": 12_000}
+
+
+def attentive(budget: str) -> Sequence[PlannedRun]:
+    """One run for each model that reads the context, learned variance."""
+    rows = []
+    for name, cpu_steps in READING_STEPS.items():
+        steps = {"quick": 60, "cpu": cpu_steps, "paper": PAPER_STEPS}[budget]
+        rows.append(PlannedRun(name, preset_config("gp", name, budget, steps=steps), TASKS[budget]))
+    return rows
+
+
+def learning(budget: str) -> Sequence[PlannedRun]:
+    """NVDP and CNP with the paper's architecture, learned variance, trained longer than in table 1."""
+    steps = {"quick": 150, "cpu": 36_000, "paper": PAPER_STEPS}[budget]
+    tasks = {"quick": 64, "cpu": 4_096, "paper": PAPER_TASKS}[budget]
+    return [
+        PlannedRun(name, paper_architecture(preset_config("gp", name, budget, steps=steps)), tasks)
+        for name in ("nvdp", "cnp")
+    ]
+
+
+def quarter(budget: str) -> Sequence[PlannedRun]:
+    """NVDP by the paper's recipe, and the shipped models with a quarter of its steps or fewer."""
+    steps = {"quick": 200, "cpu": 100_000, "paper": 100_000}[budget]
+    preset = preset_config("gp", "nvdp", "cpu")
+    attentive_steps = READING_STEPS["nvdp-attentive"] if budget == "cpu" else steps // 8
+    configs = {
+        "paper-recipe": preset_config("gp", "nvdp", "paper", steps=steps),
+        "shipped-recipe": preset_config("gp", "nvdp", "cpu", steps=steps // 4),
+        "shipped-preset": preset if budget == "cpu" else replace(preset, steps=steps // 2),
+        "nvdp-attentive": preset_config("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
+    }
+    return [PlannedRun(name, config, TASKS[budget]) for name, config in configs.items()]
+
+
+RECIPES: Changes = {
+    SHIPPED: {},
+    "learning-rate-0.0005": {"learning_rate": 5e-4},
+    "learning-rate-0.002": {"learning_rate": 2e-3},
+    "schedule-constant": {"schedule": "constant"},
+    "no-clipping": {"gradient_clip": None},
+    "optimizer-adam": {"optimizer": "adam"},
+    "kl-0.01": _kl("elbo", 0.01),
+    "no-task-norm": {"model.encoder.task_norm": False},
+    "no-waves": {"model.inputs.fourier": 0},
+    "waves-4": {"model.inputs.fourier": 4},
+    "waves-16": {"model.inputs.fourier": 16},
+    "deeper": {"model.decoder.layers": 4, "model.encoder.layers": 6, "model.rates.layers": 4},
+    "wider-r": {"model.encoder.size": 256},
+    "mean-of-points": {"model.encoder.aggregation": "mean"},
+    "plain-relu": {
+        "model.encoder.residual": False,
+        "model.rates.residual": False,
+        "model.encoder.activation": "relu",
+        "model.rates.activation": "leaky_relu",
+    },
+    "decoder-x,r": {"model.decoder.sees": "x,r"},
+    "rate-norm": {"model.rates.norm": True},
+}
+LONGER: Changes = {  # with five times the steps: some changes help in short runs only
+    "shipped-longer": {},
+    "deeper-longer": RECIPES["deeper"],
+    "learning-rate-0.002-longer": RECIPES["learning-rate-0.002"],
+}
+BATCHES = (4, 8, 32)  # tasks a step, with as many steps as give the same number of tasks
+
+
+def recipes(budget: str) -> Sequence[PlannedRun]:
+    """NVDP's recipe, one change at a time; all but the longer runs see the same number of training tasks."""
+    steps = {"quick": 100, "cpu": 1_000, "paper": 100_000}[budget]
+    base = _nvdp(steps)
+    runs = {name: changed(base, change) for name, change in RECIPES.items()}
+    for tasks in BATCHES:
+        runs[f"batch-{tasks}"] = replace(_nvdp(steps * base.tasks_per_step // tasks), tasks_per_step=tasks)
+    runs["paper-architecture+norm"] = paper_architecture(base, {"model.encoder.task_norm": True})
+    runs |= {name: changed(_nvdp(5 * steps), change) for name, change in LONGER.items()}
+    runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
+    return _tuning_runs(runs, {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget])
+
+
+ABLATIONS: Changes = {
+    "kl-none": _kl("elbo", 0.0),
+    "kl-released-1.4": _kl("released", 1.4),
+    "kl-elbo-0.001": _kl("elbo", 0.001),  # the base run
+    "kl-elbo-0.01": _kl("elbo", 0.01),
+    "kl-elbo-0.1": _kl("elbo", 0.1),
+    "kl-elbo-1": _kl("elbo", 1.0),
+    "kl-text-1": _kl("text", 1.0),
+    "prior-log-uniform": {"objective": "log-uniform"},
+    "bounds-clip": {"model.rates.bounds": "clip"},
+    "decoder-x,r": {"model.decoder.sees": "x,r"},
+    "rates-full": {"model.rates.form": "full"},
+    "noise-on-weights": {"model.decoder.weight_noise": "weights"},
+}
+
+
+def ablations(budget: str) -> Sequence[PlannedRun]:
+    """NVDP with the paper's architecture, one change at a time."""
+    steps = {"quick": 150, "cpu": 2_000, "paper": PAPER_STEPS}[budget]
+    tasks = {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget]
+    base = paper_architecture(preset_config("gp", "nvdp", budget, steps=steps))
+    return [PlannedRun(name, changed(base, change), tasks) for name, change in ABLATIONS.items()]
+
+
+LIVING: Changes = {  # of NVDP-attentive
+    "as-shipped": {},
+    "single-points-alone": {"model.likelihood.joint_share": 0.0},
+    "all-points-together-alone": {"model.likelihood.joint_share": 1.0},
+    "last-layer-sampled": {"model.likelihood.integrate_last": False},
+    "attention-by-dot-products": {"model.attention.by_distance": False},
+    "two-blocks-of-attention": {"model.attention.blocks": 2},
+    "rates-bounded-by-clipping": {"model.rates.bounds": "clip"},
+    "set-by-attention": {"model.encoder.aggregation": "attention"},
+    "set-by-Bayesian-aggregation": {"model.encoder.aggregation": "bayesian"},
+    "KL-weight-0": _kl("elbo", 0.0),
+    "KL-weight-0.1": _kl("elbo", 0.1),
+    "KL-weight-1": _kl("elbo", 1.0),
+}
+
+
+def living(budget: str) -> Sequence[PlannedRun]:
+    """NVDP-attentive, one change at a time, with other models trained for the same time."""
+    steps = {"quick": 60, "cpu": 300, "paper": PAPER_STEPS}[budget]
+    base = preset_config("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
+    runs = {name: changed(base, change) for name, change in LIVING.items()}
+    anp_steps = steps * READING_STEPS["anp"] // READING_STEPS["nvdp-attentive"]
+    runs["anp"] = preset_config("gp", "anp", "cpu", steps=anp_steps, warmup_steps=anp_steps // 10)
+    runs["anp-by-distance"] = changed(runs["anp"], {"model.attention.by_distance": True})
+    plain = _nvdp(2 * steps)  # a step costs half as much
+    runs["nvdp"] = paper_architecture(plain, {"model.encoder.task_norm": True})
+    runs["attention-to-the-rates-alone"] = changed(runs["nvdp"], {"model.encoder.aggregation": "attention"})
+    return _tuning_runs(runs, {"quick": 64, "cpu": 256, "paper": PAPER_TASKS}[budget])
+
+
+FEWSHOT_TASK = "miniimagenet"
+FEWSHOT_CHANGES: Changes = {
+    SHIPPED: {},
+    "rates-by-the-network-alone": {"rates.path": "network"},
+    "rates-see-the-plain-mean": {"rates.sees": "mean"},
+    "paper-rates": {"rates.path": "network", "rates.sees": "mean"},
+    "decoder-sees-r": {"decoder.sees": "x,r"},
+}
+FEWSHOT_KL_WEIGHTS = (0.0, 1e-6, 1e-4, 1e-3)
+FEWSHOT_RIVALS = ("protonet", "versa", "cnp")
+
+
+def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
+    """NVDP's classifier, one change at a time, and other methods, all on the features of table 3's extractor."""
+    steps = {"quick": 20, "cpu": 300, "paper": 50_000}[budget]
+    episodes = {"quick": 20, "cpu": 600, "paper": 600}[budget]
+    features = None if budget == "paper" else extractor_name(FEWSHOT_TASK, budget)
+
+    def config(model: str, **changes: Any) -> RunConfig:
+        preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4}
+        return preset_config(FEWSHOT_TASK, model, "cpu", way=5, shot=1, features=features, **(preset | changes))
+
+    runs = {name: config("nvdp", architecture=changes) for name, changes in FEWSHOT_CHANGES.items()}
+    runs |= {f"kl-{weight:g}": config("nvdp", **_kl("elbo", weight)) for weight in FEWSHOT_KL_WEIGHTS}
+    runs |= {name: config(name) for name in FEWSHOT_RIVALS}
+    return _tuning_runs(runs, episodes)
+
+
+def _prepare_fewshot(budget: str, device: str) -> None:
+    if budget != "paper":
+        prepare_extractor(FEWSHOT_TASK, budget, device)
+
+
+def _nvdp(steps: int) -> RunConfig:
+    return preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10)
+
+
+def _tuning_runs(configs: dict[str, RunConfig], tasks: int) -> list[PlannedRun]:
+    return [PlannedRun(name, config, tasks, validation_seed=TUNING_SEED) for name, config in configs.items()]
+
+
+STUDIES = (
+    Experiment("attentive", "Table 1 extended: models whose targets read the context, in NVDP's seconds", attentive),
+    Experiment("learning", "NVDP and CNP with the paper's architecture, trained longer", learning),
+    Experiment("quarter", "The shipped models against the paper's recipe with four times their steps or more", quarter),
+    Experiment("recipes", "NVDP's recipe, one change at a time, each with the same number of tasks", recipes),
+    Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", ablations),
+    Experiment("living", "Posterior collapse of NVDP-attentive, one change at a time", living),
+    Experiment(
+        "fewshot-choices",
+        "NVDP's classifier, one change at a time, on validation classes",
+        fewshot_choices,
+        prepare=_prepare_fewshot,
+    ),
+)
