@@ -42,7 +42,7 @@ def test_the_runs_are_those_of_table_1_and_some_beyond():
     paper = {name: run for name, run in ours.items() if name.removesuffix(figure3.VARIANCE) not in figure3.BEYOND}
     assert {run.config.model.name for run in paper.values()} == {"nvdp", "np", "np+vp", "np+cnp", "np+cnp+vp", "cnp"}
     assert all(table[name] == run for name, run in paper.items())
-    assert all(run.config.model.variance == "learned" for run in ours.values())
+    assert all(run.config.model.likelihood.variance == "learned" for run in ours.values())
 
 
 def test_every_learner_has_a_curve_for_every_way_to_choose(data):

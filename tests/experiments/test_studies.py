@@ -22,7 +22,7 @@ def test_every_run_changes_what_its_name_says_and_sees_no_test_class():
         assert (run.split, run.validation_seed) == ("validation", TUNING_SEED)
         config = asdict(run.config)
         if name in FEWSHOT_CHANGES:
-            assert config["model"] == shipped["model"] | FEWSHOT_CHANGES[name]
+            assert run.config.model.flat() == runs[SHIPPED].config.model.flat() | FEWSHOT_CHANGES[name]
             assert config | {"model": None} == shipped | {"model": None}
         elif name not in FEWSHOT_RIVALS:
             assert config | {"kl": None} == shipped | {"kl": None}

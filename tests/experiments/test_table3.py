@@ -26,8 +26,8 @@ def test_the_cpu_budget_has_every_method_and_column_in_one_regime():
         shape = run.config.episodes
         end_to_end = run.config.task == "omniglot-fewshot" and shape.way == 5
         assert shape.regime == ("end-to-end" if end_to_end else "features")
-        assert (run.config.model.extractor == "none") == (shape.regime == "features")
-        assert run.config.model.features == 256
+        assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
+        assert run.config.model.extractor.features == 256
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
     assert {regime_of(setting, "paper") for setting in SETTINGS} == {"end-to-end"}
     assert len(plan("paper")) == 48
