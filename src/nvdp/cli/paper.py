@@ -15,7 +15,7 @@ def reproduce(
         str,
         typer.Argument(
             help="table1, table2, table3, figure2, figure3, figure4, figure9, attentive, learning, recipes, quarter, "
-            "ablations, living, fewshot-choices, or all of them."
+            "ablations, collapse, fewshot-choices, or all of them."
         ),
     ],
     budget: Annotated[

@@ -357,7 +357,7 @@ PARTS: dict[str, Part] = {
     **_study("recipes", lambda rows: [compared({n: r for n, r in rows.items() if n not in LONGER}, SHIPPED)]),
     **_study("quarter", _quarter),
     **_study("ablations", lambda rows: [compared(rows, "kl-elbo-0.001")]),
-    **_study("living", lambda rows: [compared(rows, "as-shipped")]),
+    **_study("collapse", lambda rows: [compared(rows, SHIPPED)]),
     **_image("figure2", "figure2/{}-figure.json"),
     **_image("figure3", "figure3/{}-figure.json"),
     **_image("figure4", "figure4/{}-figure.json"),

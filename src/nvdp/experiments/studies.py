@@ -70,12 +70,12 @@ RECIPES: Changes = {
     "optimizer-adam": {"optimizer": "adam"},
     "kl-0.01": _kl("elbo", 0.01),
     "no-task-norm": {"model.encoder.task_norm": False},
-    "no-waves": {"model.inputs.fourier": 0},
-    "waves-4": {"model.inputs.fourier": 4},
-    "waves-16": {"model.inputs.fourier": 16},
+    "no-fourier": {"model.inputs.fourier": 0},
+    "fourier-4": {"model.inputs.fourier": 4},
+    "fourier-16": {"model.inputs.fourier": 16},
     "deeper": {"model.decoder.layers": 4, "model.encoder.layers": 6, "model.rates.layers": 4},
     "wider-r": {"model.encoder.size": 256},
-    "mean-of-points": {"model.encoder.aggregation": "mean"},
+    "mean-aggregation": {"model.encoder.aggregation": "mean"},
     "plain-relu": {
         "model.encoder.residual": False,
         "model.rates.residual": False,
@@ -130,43 +130,43 @@ def ablations(budget: str) -> Sequence[PlannedRun]:
     return [PlannedRun(name, changed(base, change), tasks) for name, change in ABLATIONS.items()]
 
 
-LIVING: Changes = {  # of NVDP-attentive
-    "as-shipped": {},
-    "single-points-alone": {"model.likelihood.joint_share": 0.0},
-    "all-points-together-alone": {"model.likelihood.joint_share": 1.0},
+COLLAPSE: Changes = {  # of NVDP-attentive
+    SHIPPED: {},
+    "single-point-density": {"model.likelihood.joint_share": 0.0},
+    "joint-density": {"model.likelihood.joint_share": 1.0},
     "last-layer-sampled": {"model.likelihood.integrate_last": False},
-    "attention-by-dot-products": {"model.attention.by_distance": False},
-    "two-blocks-of-attention": {"model.attention.blocks": 2},
-    "rates-bounded-by-clipping": {"model.rates.bounds": "clip"},
-    "set-by-attention": {"model.encoder.aggregation": "attention"},
-    "set-by-Bayesian-aggregation": {"model.encoder.aggregation": "bayesian"},
-    "KL-weight-0": _kl("elbo", 0.0),
-    "KL-weight-0.1": _kl("elbo", 0.1),
-    "KL-weight-1": _kl("elbo", 1.0),
+    "dot-product-attention": {"model.attention.by_distance": False},
+    "two-attention-blocks": {"model.attention.blocks": 2},
+    "clipped-rates": {"model.rates.bounds": "clip"},
+    "attention-aggregation": {"model.encoder.aggregation": "attention"},
+    "bayesian-aggregation": {"model.encoder.aggregation": "bayesian"},
+    "kl-0": _kl("elbo", 0.0),
+    "kl-0.1": _kl("elbo", 0.1),
+    "kl-1": _kl("elbo", 1.0),
 }
 
 
-def living(budget: str) -> Sequence[PlannedRun]:
+def collapse(budget: str) -> Sequence[PlannedRun]:
     """NVDP-attentive, one change at a time, with other models trained for the same time."""
     steps = {"quick": 60, "cpu": 300, "paper": PAPER_STEPS}[budget]
     base = preset_config("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
-    runs = {name: changed(base, change) for name, change in LIVING.items()}
+    runs = {name: changed(base, change) for name, change in COLLAPSE.items()}
     anp_steps = steps * READING_STEPS["anp"] // READING_STEPS["nvdp-attentive"]
     runs["anp"] = preset_config("gp", "anp", "cpu", steps=anp_steps, warmup_steps=anp_steps // 10)
     runs["anp-by-distance"] = changed(runs["anp"], {"model.attention.by_distance": True})
     plain = _nvdp(2 * steps)  # a step costs half as much
     runs["nvdp"] = paper_architecture(plain, {"model.encoder.task_norm": True})
-    runs["attention-to-the-rates-alone"] = changed(runs["nvdp"], {"model.encoder.aggregation": "attention"})
+    runs["attention-for-rates-only"] = changed(runs["nvdp"], {"model.encoder.aggregation": "attention"})
     return _tuning_runs(runs, {"quick": 64, "cpu": 256, "paper": PAPER_TASKS}[budget])
 
 
 FEWSHOT_TASK = "miniimagenet"
 FEWSHOT_CHANGES: Changes = {
     SHIPPED: {},
-    "rates-by-the-network-alone": {"rates.path": "network"},
-    "rates-see-the-plain-mean": {"rates.sees": "mean"},
+    "rates-from-network-only": {"rates.path": "network"},
+    "rates-from-mean": {"rates.sees": "mean"},
     "paper-rates": {"rates.path": "network", "rates.sees": "mean"},
-    "decoder-sees-r": {"decoder.sees": "x,r"},
+    "decoder-x,r": {"decoder.sees": "x,r"},
 }
 FEWSHOT_KL_WEIGHTS = (0.0, 1e-6, 1e-4, 1e-3)
 FEWSHOT_RIVALS = ("protonet", "versa", "cnp")
@@ -207,7 +207,7 @@ STUDIES = (
     Experiment("quarter", "The shipped models against the paper's recipe with four times their steps or more", quarter),
     Experiment("recipes", "NVDP's recipe, one change at a time, each with the same number of tasks", recipes),
     Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", ablations),
-    Experiment("living", "Posterior collapse of NVDP-attentive, one change at a time", living),
+    Experiment("collapse", "Posterior collapse of NVDP-attentive, one change at a time", collapse),
     Experiment(
         "fewshot-choices",
         "NVDP's classifier, one change at a time, on validation classes",
