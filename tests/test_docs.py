@@ -48,6 +48,8 @@ def test_links_lead_to_files_and_headings(document: Path) -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_and_their_options_exist(document: Path) -> None:
+    if document.name == "CHANGELOG.md":
+        return  # it also names what was removed
     text = document.read_text().replace("\\\n", " ")
     for first, rest in COMMAND.findall(text):
         command = first if first not in ("store", "data") else " ".join([first, *rest.split()[:1]])
