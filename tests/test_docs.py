@@ -10,9 +10,16 @@ from unittest import mock
 import pytest
 from command_line import nvdp
 
+from nvdp.experiments.reproduce import EXPERIMENTS
+
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results" / "README.md"])
 COMMAND = re.compile(r"(?:^\$ |^|`|-m )nvdp ([a-z][\w-]*)([^`\n#|]*)", re.MULTILINE)
+
+
+def name_of(document: Path) -> str:
+    """The path of a document inside the project."""
+    return str(document.relative_to(ROOT))
 
 
 def headings(document: Path) -> set[str]:
@@ -37,16 +44,16 @@ def options(command: str) -> frozenset[str] | None:
     return frozenset(re.findall(r"--[a-z][\w-]*", answer.stdout)) if answer.returncode == 0 else None
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_links_lead_to_files_and_headings(document: Path) -> None:
     for link in links(document):
         name, _, anchor = link.partition("#")
         target = document.parent / name if name else document
-        assert target.exists(), f"{document.name} links to {link}"
-        assert not anchor or anchor in headings(target), f"{document.name} links to {link}"
+        assert target.exists(), f"{name_of(document)} links to {link}"
+        assert not anchor or anchor in headings(target), f"{name_of(document)} links to {link}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_commands_and_their_options_exist(document: Path) -> None:
     if document.name == "CHANGELOG.md":
         return  # it also names what was removed
@@ -54,11 +61,13 @@ def test_commands_and_their_options_exist(document: Path) -> None:
     for first, rest in COMMAND.findall(text):
         command = first if first not in ("store", "data") else " ".join([first, *rest.split()[:1]])
         known = options(command)
-        assert known is not None, f"{document.name} names `nvdp {command}`"
+        assert known is not None, f"{name_of(document)} names `nvdp {command}`"
         for option in re.findall(r"(?<=\s)--[a-z][\w-]*", rest):
-            assert option in known, f"{document.name} names `nvdp {command} {option}`"
+            assert option in known, f"{name_of(document)} names `nvdp {command} {option}`"
+        if command == "reproduce" and (what := re.match(r" ([a-z][\w-]*)", rest)):
+            assert what[1] in (*EXPERIMENTS, "all"), f"{name_of(document)} names `nvdp reproduce {what[1]}`"
 
 
-@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda path: path.name)
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=name_of)
 def test_the_site_has_every_page(page: Path) -> None:
     assert f": {page.name}\n" in (ROOT / "mkdocs.yml").read_text()
