@@ -1,6 +1,7 @@
 """The benchmark's honesty: naive and ours compute the same, the floor counts what it says, rows keep the contract."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from nvdp.bench import SUITES, Settings, adapt, fewshot, report, run_suite, step
+from nvdp.bench import SUITES, Settings, adapt, fewshot, report, run_suite, step, tables
 from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
 from nvdp.bench.draw import draw
@@ -203,6 +204,20 @@ def test_quality_rows_follow_both_recipes_on_their_own_clocks(tmp_path):
         assert row["steps"] > 0
         assert row["seconds"] >= 0.5
     assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+
+
+def test_table_rows_have_time_and_scores_of_a_fit_and_its_rivals(tmp_path):
+    (row,) = tables.table_rows(3.0, 2, [tables.SimulatedTable("lines", 20)])
+    assert set(row) >= CONTRACT | {"fit_seconds", "steps"}
+    assert row["ours_ms"] > 0
+    assert row["gp_ms"] > 0
+    for name in ("ours", *tables.RIVALS):
+        assert math.isfinite(row[f"{name}_LL"])
+        assert row[f"{name}_RMSE"] > 0
+        assert 0 <= row[f"{name}_coverage90"] <= 1
+    result = {"suite": "tables", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": [row]}
+    assert report.table(result).row_count == 1
+    assert draw(result, tmp_path / "tables.png")[0].exists()
 
 
 def test_command_prints_a_table_writes_json_and_draws(monkeypatch, tmp_path, step_result):

@@ -38,6 +38,11 @@ METHODS = {
     "gpytorch": ("GPyTorch GP", VERMILLION),
     "oracle": ("GP with the true kernel", GREEN),
 }
+TABLE_BARS = {
+    "ours": ("nvdp fit", BLUE),
+    "gp": ("GP on the context", ORANGE),
+    "mean_curve": ("mean curve of all tasks", GREEN),
+}
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
 HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
@@ -148,6 +153,18 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     return figure_training(curves, path, x_label="seconds of one thread's training", reference_lines=levels)
 
 
+def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    figure = new_figure(WIDTH, 3.0)
+    panels = {"LL": "log-likelihood per target", "RMSE": "RMSE", "coverage90": "coverage of the 90 % interval"}
+    for axes, (metric, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        _bars(axes, rows, TABLE_BARS, metric)
+        axes.set_xticks(range(len(rows)), [row["shape"].partition(":")[0] for row in rows])
+        axes.set_ylabel(label, fontsize=FONT_SIZE)
+        tidy(axes)
+    figure.axes[-1].axhline(0.9, color=BLACK, linewidth=0.6, linestyle="--")
+    return _finish(figure, path)
+
+
 def _plain_log_scale(axes: Any) -> None:
     """1, 3, 10, 30 … as plain numbers."""
     from matplotlib.ticker import LogLocator, StrMethodFormatter
@@ -186,4 +203,11 @@ def _finish(figure: Any, path: Path) -> list[Path]:
     return save_figure(figure, path)
 
 
-DRAWN = {"step": _step, "adapt": _adapt, "fewshot": _fewshot, "growth": _growth, "quality": _quality}
+DRAWN = {
+    "step": _step,
+    "adapt": _adapt,
+    "fewshot": _fewshot,
+    "growth": _growth,
+    "quality": _quality,
+    "tables": _tables,
+}

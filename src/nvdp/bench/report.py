@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
-from nvdp.bench import adapt, fewshot, quality, step
+from nvdp.bench import adapt, fewshot, quality, step, tables
 from nvdp.bench.draw import draw
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
@@ -41,6 +41,9 @@ kernel's high-water mark above model and data. Where the straightforward version
 run and its memory is estimated (≈).""",
     "quality": """The same seconds for every model, which took turns, and for NVDP with the paper's recipe beside ours.
 At the end of their seconds the schedules of our recipes end too.""",
+    "tables": """`nvdp fit` on simulated tables of many short series. Scores are of tasks that no method has learned
+from: *ours*; *gp*, a Gaussian process fitted to the context alone; *mean_curve*, the training points near x. Times are
+of one new task with 4 points, predicted at 20.""",
 }
 
 
@@ -50,7 +53,7 @@ class Settings:
 
     quick: bool = False
     run: Path | None = None  # a trained model, for adapt
-    seconds: float | None = None  # of training for each recipe, for quality
+    seconds: float | None = None  # of training, for each recipe of quality and each fit of tables
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,12 @@ def _fewshot(settings: Settings) -> list[Row]:
     return fewshot.fewshot_rows(30, 60.0)
 
 
+def _tables(settings: Settings) -> list[Row]:
+    if settings.quick:
+        return tables.table_rows(settings.seconds or 15.0, 10, tables.QUICK_TABLES)
+    return tables.table_rows(settings.seconds or 180.0, 50)
+
+
 def _text(key: str) -> Cell:
     return lambda row: str(row[key])
 
@@ -135,6 +144,10 @@ def _time(name: str) -> Cell:
         return f"{row[f'{name}_ms']:.1f} ({low:.1f}–{high:.1f})"
 
     return cell
+
+
+def _scores(metric: str) -> Cell:
+    return lambda row: " / ".join(f"{row[f'{name}_{metric}']:.2f}" for name in ("ours", *tables.RIVALS))
 
 
 def _memory(row: Row) -> str:
@@ -222,6 +235,19 @@ SUITES: dict[str, Suite] = {
             "steps": _text("steps"),
             "ms a step": _number("ours_ms"),
             **{name: _number(name, ".3f") for name in ("LL", "RLL", "PLL")},
+        },
+    ),
+    "tables": Suite(
+        "Tables: scores of `nvdp fit` on new tasks, and milliseconds (quartiles) of a prediction",
+        _tables,
+        tables.NOTES,
+        {
+            "table": _text("shape"),
+            "model": _text("model"),
+            "fit s": _number("fit_seconds", ".0f"),
+            "ours": _time("ours"),
+            "gp": _time("gp"),
+            **{f"{metric}: ours / gp / mean curve": _scores(metric) for metric in ("LL", "RMSE", "coverage90")},
         },
     ),
 }

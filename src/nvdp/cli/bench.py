@@ -13,21 +13,22 @@ from nvdp.cli.options import PAPER
 
 @app.command(rich_help_panel=PAPER)
 def bench(
-    suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth or quality.")] = "step",
+    suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth, quality or tables.")] = "step",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: within a minute.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
     run: Annotated[Path | None, typer.Option(help="adapt: the run folder of a GP model of yours.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="quality: seconds of training for each model (600; quick: 5).", min=1)
+        float | None, typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 180, quick 15", min=1)
     ] = None,
 ) -> None:
-    """Measure speed: ours, the straightforward version and the machine's limit, in turns within one run.
+    """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
 
     step: a training step of each model. adapt: adapt + predict beside Gaussian processes and fine-tuning.
-    fewshot: what each few-shot classifier costs for a new task.
+    fewshot: the time of each few-shot classifier for a new task.
     growth: time and memory as tasks, points, width and layers grow. quality: log-likelihood against seconds.
+    tables: scores of nvdp fit beside a Gaussian process and the mean curve.
 
     Example: nvdp bench --suite step --quick --json step.json --plot step.png
     """
