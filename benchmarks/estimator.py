@@ -58,7 +58,7 @@ def errors(prediction: Prediction, truth: Prediction) -> list[float]:
 
 def accuracies() -> dict[str, dict[str, float]]:
     """Errors of each way to predict, averaged over tasks."""
-    model, at = NVDPRegressor.from_pretrained("gp")._fitted.model, torch.linspace(-2, 2, 100)[:, None]
+    model, at = NVDPRegressor.from_pretrained("gp").predictor_.model, torch.linspace(-2, 2, 100)[:, None]
     collected: dict[str, list[list[float]]] = {}
     for number, points in enumerate(CONTEXTS):
         task = GPTasks().validation_chunk(0, number).first(1)

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("active.png"))
     arguments = parser.parse_args()
     use_threads()
-    model, task = nvdp.load(arguments.model), five_point_task(arguments.seed)
+    model, task = nvdp.load(arguments.model).model, five_point_task(arguments.seed)
     generator = torch.Generator().manual_seed(arguments.seed)
     at_random = torch.randperm(task.x.shape[1], generator=generator)[: max(SIZES)]
     orders = {"own choice": ask(model, task, at_random[:FIRST], arguments.by), "random": at_random}

@@ -60,15 +60,12 @@ def read_set(name: str) -> pd.DataFrame:
 
 def panels(done: TableFit, what: str) -> list[TablePanel]:
     """Predictions for tasks that the final model was not trained on, from a third of their points."""
-    fitted = done.fitted
-    grid = np.linspace(fitted.scale.x_low[0], fitted.scale.x_high[0], GRID)[:, None]
+    units = done.predictor.units
+    grid = np.linspace(units.x_low[0], units.x_high[0], GRID)[:, None]
     drawn = []
     for index, (x, y) in enumerate(done.shown[:DRAWN]):
         case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
-        posterior = fitted.model.adapt(
-            fitted.scale.x_in(case.x_context.numpy()), fitted.scale.y_in(case.y_context.numpy())
-        )
-        prediction = fitted.scale.y_out(posterior.predict(fitted.scale.x_in(grid)))
+        prediction = done.predictor.adapt(case.x_context, case.y_context).predict(grid)
         curves = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
         points = (case.x_context, case.y_context, case.x_target, case.y_target)
         drawn.append(

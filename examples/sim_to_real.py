@@ -21,7 +21,7 @@ from growth_curves import read_set
 from nvdp.plots.tables import TablePanel, figure_tables
 from nvdp.system import use_threads
 from nvdp.tables import NVDPRegressor
-from nvdp.tables.rivals import Case, context_gp, model_predictor, score_cases, summary
+from nvdp.tables.rivals import Case, context_gp, fitted_model, score_cases, summary
 from nvdp.tasks import Task
 
 HERE = Path(__file__).resolve().parent.parent
@@ -61,26 +61,23 @@ def main() -> None:
     arguments = parser.parse_args()
     use_threads()
     regressor = NVDPRegressor("nvdp", steps=arguments.steps).meta_fit(simulated(arguments.tasks))
-    scale, model = regressor._fitted.scale, regressor._fitted.model
+    predictor = regressor.predictor_
     cases, panels, grid = [], [], np.linspace(0, 1, GRID)[:, None]
     for index, (t, size) in enumerate(real()):
-        x, y = scale.x_in(t), scale.y_in(size)
-        cases.append(Task(x[:SHOWN], y[:SHOWN], x[SHOWN:], y[SHOWN:]))
+        cases.append(Task(t[:SHOWN], size[:SHOWN], t[SHOWN:], size[SHOWN:]))
         if index % 20 == 0 and len(panels) < DRAWN:
-            prediction = scale.y_out(model.adapt(x[:SHOWN], y[:SHOWN]).predict(scale.x_in(grid)))
+            prediction = predictor.adapt(t[:SHOWN], size[:SHOWN]).predict(grid)
             curves = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
             points = (t[:SHOWN, 0], size[:SHOWN, 0], t[SHOWN:, 0], size[SHOWN:, 0])
             panels.append(
                 TablePanel(f"spruce {index + 1}", grid[:, 0], *(part[:, 0].numpy() for part in curves), *points)
             )
     rivals = {
-        "nvdp, from the simulator alone": model_predictor(model),
-        "GP on the same points": context_gp,
-        "the last visit again": lambda task: last_visit(task),
+        "nvdp, from the simulator alone": fitted_model(predictor),
+        "GP on the same points": context_gp(predictor.units),
+        "the last visit again": lambda task: last_visit(task, predictor.units.y_spread[0]),
     }
-    scores: dict[str, list[Case]] = {
-        name: score_cases(predict, cases, scale.y_spread) for name, predict in rivals.items()
-    }
+    scores: dict[str, list[Case]] = {name: score_cases(rival, cases) for name, rival in rivals.items()}
     result = {
         "simulated_tasks": arguments.tasks,
         "steps": regressor.meta_steps_,
@@ -97,12 +94,12 @@ def main() -> None:
         print(f"drew {path}")
 
 
-def last_visit(task: Task):
+def last_visit(task: Task, spread: float):
     """The last observed size, with half the standard deviation of all simulated outputs."""
     from nvdp.posteriors.prediction import Prediction
 
     last = task.y_context[-1].expand(1, len(task.x_target), -1)
-    return Prediction(last, torch.full_like(last, 0.5))
+    return Prediction(last, torch.full_like(last, 0.5 * spread))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ THREADS = 8
 def library(calls: int) -> Tally:
     """adapt and predict of the pretrained model, each thread with its own questions."""
     tally = Tally(f"adapt and predict from {THREADS} threads at once on one model")
-    model = nvdp.load("gp")
+    model = nvdp.load("gp").model
     questions = [_question(number) for number in range(32)]
     expected = [_answer(model, *question) for question in questions]
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -23,3 +23,12 @@ def nvdp(*arguments):
         except SystemExit as end:
             code = end.code or 0
     return SimpleNamespace(returncode=code, stdout=out.getvalue(), stderr=err.getvalue())
+
+
+def refusal(*arguments):
+    """The one line that a command says about bad input."""
+    result = nvdp(*arguments)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    return result.stderr

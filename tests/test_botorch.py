@@ -16,11 +16,10 @@ from botorch.sampling.normal import SobolQMCNormalSampler
 from nvdp.botorch import FunctionsPosterior, NVDPModel
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.loading import FittedModel
+from nvdp.loading import Predictor
 from nvdp.models.registry import build_model
 from nvdp.plots.curves import RegretPanel, figure_regret
-from nvdp.training.presets import preset_config
-from nvdp.units import DataScale
+from nvdp.units import Units
 
 NAMES = ("nvdp", "cnp", "np", "np+cnp", "nvdp-attentive")  # every kind of posterior, with a memory and without
 SHAPE = torch.Size([8])
@@ -104,8 +103,8 @@ def test_a_batch_of_observations_is_a_batch_of_models(cnp):
 
 
 def test_units_are_those_of_the_fitted_model(cnp):
-    scale = DataScale((3.0, 0.0), (2.0, 5.0), (100.0,), (10.0,), (-1.0, -1.0), (1.0, 1.0))
-    fitted = FittedModel(preset_config("gp", "cnp", "quick"), cnp, scale)
+    units = Units((3.0, 0.0), (2.0, 5.0), (100.0,), (10.0,), (-1.0, -1.0), (1.0, 1.0))
+    fitted = Predictor(cnp, units)
     x, y, at = numbers(5, 2), numbers(5, 1, seed=1), numbers(3, 2, seed=2)
     plain = NVDPModel(cnp, x, y, samples=4).posterior(at)
     spread = torch.tensor([2.0, 5.0], dtype=torch.float64)
@@ -113,7 +112,7 @@ def test_units_are_those_of_the_fitted_model(cnp):
     scaled = NVDPModel(fitted, x * spread + shift, 100 + 10 * y, samples=4)
     torch.testing.assert_close(scaled.posterior(at * spread + shift).values, 100 + 10 * plain.values)
     again = scaled.condition_on_observations(at * spread + shift, 100 + 10 * numbers(3, 1))
-    assert again.scale == scale
+    assert again.predictor.units == units
 
 
 def test_the_acquisition_optimum_is_that_of_a_fine_grid():

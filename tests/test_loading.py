@@ -27,7 +27,7 @@ def test_a_pretrained_model_scores_what_its_file_says(name):
     stated = json.loads((folder / "scores.json").read_text())["evaluation"]
     validation = stated["validation"]
     chunks = [GPTasks().validation_chunk(validation["seed"], chunk) for chunk in range(4)]
-    scores = evaluate_regression(nvdp.load(name), chunks, samples=2)["scores"]["LL"]
+    scores = evaluate_regression(nvdp.load(name).model, chunks, samples=2)["scores"]["LL"]
     error = stated["scores"]["LL"]["std"] / (4 * len(chunks[0])) ** 0.5
     assert scores["mean_parameters"] == pytest.approx(stated["scores"]["LL"]["mean_parameters"], abs=4 * error)
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 import torch
-from test_cli import nvdp, refusal
+from command_line import nvdp, refusal
 
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch.distributions import kl_divergence
 
     from nvdp.errors import InputError
-    from nvdp.loading import load
+    from nvdp.loading import Predictor, load
     from nvdp.models.base import MetaModel
     from nvdp.models.config import ModelConfig
     from nvdp.models.registry import MODELS, build_model
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nvdp.posteriors.dropout import DropoutPosterior
     from nvdp.posteriors.latent import LatentPosterior, PointPosterior
     from nvdp.posteriors.prediction import Prediction
+    from nvdp.tables import NVDPClassifier, NVDPRegressor
     from nvdp.tasks import PointSet, Task, TaskBatch
 
 __version__ = "0.2.0"  # the one place: pyproject.toml reads it from here
@@ -37,10 +38,13 @@ __all__ = [
     "LatentPosterior",
     "MetaModel",
     "ModelConfig",
+    "NVDPClassifier",
+    "NVDPRegressor",
     "PointPosterior",
     "PointSet",
     "Posterior",
     "Prediction",
+    "Predictor",
     "Task",
     "TaskBatch",
     "TaskState",
@@ -53,7 +57,7 @@ __all__ = [
 _MODULES = {  # where each name is defined; the same as the imports above, which type checkers read
     "torch.distributions": ("kl_divergence",),
     "nvdp.errors": ("InputError",),
-    "nvdp.loading": ("load",),
+    "nvdp.loading": ("Predictor", "load"),
     "nvdp.models.base": ("MetaModel",),
     "nvdp.models.config": ("ModelConfig",),
     "nvdp.models.registry": ("MODELS", "build_model"),
@@ -62,6 +66,7 @@ _MODULES = {  # where each name is defined; the same as the imports above, which
     "nvdp.posteriors.dropout": ("DropoutPosterior",),
     "nvdp.posteriors.latent": ("LatentPosterior", "PointPosterior"),
     "nvdp.posteriors.prediction": ("Prediction",),
+    "nvdp.tables": ("NVDPClassifier", "NVDPRegressor"),  # needs scikit-learn, which is slow to import
     "nvdp.tasks": ("PointSet", "Task", "TaskBatch"),
 }
 

@@ -21,12 +21,12 @@ from torch import Tensor
 from torch.special import ndtr, ndtri
 
 from nvdp.errors import InputError
-from nvdp.loading import FittedModel
+from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel
 from nvdp.nn.likelihoods import GaussianLikelihood
+from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tables.estimator import MetaEstimator
-from nvdp.units import DataScale
 
 SAMPLES = 64  # functions; a power of two is covered evenly by quasi-random numbers
 
@@ -104,12 +104,16 @@ def _sampler(posterior: FunctionsPosterior, sample_shape: torch.Size, *, seed: i
 class NVDPModel(Model):
     """A trained model and the observations of a new task, as BoTorch takes it.
 
-    ``model`` is any regression model of this package, or a fitted one (`nvdp.loading.load_fitted`, or an
-    `NVDPRegressor` after `meta_fit`), whose units are then those of X and Y. The observations are (*batch, points,
-    inputs) and (*batch, points, outputs), in any number, even none. A learned σ(x) holds much of what a model does
-    not know of a function. With ``lean`` each of the ``samples`` functions leans to one side by its own share of
-    what σ(x) is above its floor, so that the variance of samples is the predictive one; without, they are the
-    posterior's functions alone.
+    Args:
+        model: A `Predictor`, as `nvdp.load` gives it, an `NVDPRegressor` after `meta_fit`, or a regression model. X and
+            Y are in its units.
+        train_X: Inputs of the observations; there may be none.
+        train_Y: Their values.
+        samples: How many functions are drawn.
+        seed: What they are drawn from.
+        lean: A learned σ(x) holds much of what a model does not know of a function. With `lean` each function leans to
+            one side by its own share of what σ(x) is above its floor, so that the variance of samples is the predictive
+            one; without, they are the posterior's functions alone.
 
     >>> import nvdp
     >>> x = torch.tensor([[-1.0], [0.0], [1.0]], dtype=torch.float64)
@@ -120,7 +124,7 @@ class NVDPModel(Model):
 
     def __init__(
         self,
-        model: MetaModel | FittedModel | MetaEstimator,
+        model: Predictor | MetaModel | MetaEstimator,
         train_X: Float[Tensor, "*batch n d"],
         train_Y: Float[Tensor, "*batch_and_n m"],
         samples: int = SAMPLES,
@@ -132,15 +136,18 @@ class NVDPModel(Model):
             raise InputError(f"samples is {samples}; expected at least 1")
         if train_X.shape[:-1] != train_Y.shape[:-1]:
             raise InputError(f"train_X has shape {tuple(train_X.shape)} but train_Y has {tuple(train_Y.shape)}")
-        known: MetaModel | FittedModel = model._meta() if isinstance(model, MetaEstimator) else model
-        self.meta_model = _frozen(known.model if isinstance(known, FittedModel) else known)
-        self._given = replace(known, model=self.meta_model) if isinstance(known, FittedModel) else self.meta_model
+        known = Predictor.of(model._meta() if isinstance(model, MetaEstimator) else model)
+        if not isinstance(known.model, MetaModel):
+            raise InputError(f"BoTorch needs a model of regression; {known.model.config.name} is a classifier")
+        self.meta_model = _frozen(known.model)
+        self.predictor = replace(known, model=self.meta_model)
         config = self.meta_model.config
-        self.scale = known.scale if isinstance(known, FittedModel) else DataScale.identity(config.x_dim, config.y_dim)
         self.train_inputs, self.train_targets = (train_X,), train_Y
         self.samples, self.seed, self.lean = samples, seed, lean
         self._task_shape = train_X.shape[:-2]
-        x, y = self._scaled(train_X, "x"), self._scaled(train_Y, "y")
+        _check_width("x", train_X, config.x_dim)
+        _check_width("y", train_Y, config.y_dim)
+        x, y = self.predictor.units.points_in(train_X, train_Y)
         x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (x, y))
         posterior = self.meta_model.adapt(x, y)
         self._functions = posterior.functions(samples, seed)
@@ -188,19 +195,21 @@ class NVDPModel(Model):
         extra, tasks = batch[: len(batch) - len(self._task_shape)], self._task_shape
         if batch[len(extra) :] != tasks:
             raise InputError(f"X has the batch shape {tuple(X.shape[:-2])}; the tasks have {tuple(tasks)}")
-        x = self._scaled(X, "x").expand(*batch, *X.shape[-2:]).reshape(extra.numel(), tasks.numel(), *X.shape[-2:])
+        _check_width("x", X, self.meta_model.config.x_dim)
+        x = self.predictor.units.x_in(X).to(next(self.meta_model.parameters())).expand(*batch, *X.shape[-2:])
+        x = x.reshape(extra.numel(), tasks.numel(), *X.shape[-2:])
         # Batches of points of one task are points of that task: its functions are the same in all of them.
         mean, std = self._functions(x.transpose(0, 1).flatten(1, 2))
         floor = std if self._noise_floor is None else torch.full_like(std, self._noise_floor)
         if self.lean:
             open_part = (std.square() - floor.square()).clamp(min=torch.finfo(std.dtype).eps).sqrt()
             mean = mean + self._lean.to(mean)[:, None, None, None] * open_part
-        centre, spread = (_numbers(v, mean) for v in (self.scale.y_centre, self.scale.y_spread))
+        scaled = self.predictor.units.y_out(Prediction(mean, floor if self.lean else std))
         last = (X.shape[-2], self.num_outputs)
         split, shape = (tasks.numel(), extra.numel(), *last), (*batch, *last)
-        parts = (mean * spread + centre, (floor if self.lean else std) * spread)
         values, noise = (
-            part.reshape(self.samples, *split).transpose(1, 2).reshape(self.samples, *shape) for part in parts
+            part.reshape(self.samples, *split).transpose(1, 2).reshape(self.samples, *shape)
+            for part in (scaled.functions, scaled.stds)
         )
         return values, noise
 
@@ -212,18 +221,12 @@ class NVDPModel(Model):
             torch.cat([part.expand(*batch, *part.shape[-2:]) for part in pair], dim=-2)
             for pair in ((old_x, X.to(old_x)), (old_y, Y.to(old_y)))
         )
-        return type(self)(self._given, x, y, self.samples, self.seed, self.lean)
-
-    def _scaled(self, values: Tensor, name: str) -> Tensor:
-        centre, spread = getattr(self.scale, f"{name}_centre"), getattr(self.scale, f"{name}_spread")
-        if values.shape[-1] != len(centre):
-            raise InputError(f"{name} has shape {tuple(values.shape)}; expected {len(centre)} values in the last axis")
-        values = values.to(next(self.meta_model.parameters()))
-        return (values - _numbers(centre, values)) / _numbers(spread, values)
+        return type(self)(self.predictor, x, y, self.samples, self.seed, self.lean)
 
 
-def _numbers(values: tuple[float, ...], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64).to(like)
+def _check_width(name: str, values: Tensor, width: int) -> None:
+    if values.shape[-1] != width:
+        raise InputError(f"{name} has shape {tuple(values.shape)}; expected {width} values in the last axis")
 
 
 def _frozen(model: MetaModel) -> MetaModel:

@@ -21,3 +21,20 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean '{near[0]}'? There are" if near else "there are"
     return InputError(f"unknown {kind} '{name}'; {hint}: {', '.join(names)}")
+
+
+class NameNote(UserWarning):
+    """A note about how something that was given is understood; the command line prints it as one line."""
+
+
+def check_format(what: object, version: object, expected: int) -> None:
+    """Refuse a file of another format version in one line.
+
+    >>> check_format("fit.json", 1, 2)
+    Traceback (most recent call last):
+    nvdp.errors.InputError: fit.json was written by nvdp 0.1, whose files (format 1) this version does not read
+    """
+    if version == 1 != expected:
+        raise InputError(f"{what} was written by nvdp 0.1, whose files (format 1) this version does not read")
+    if version != expected:
+        raise InputError(f"{what} has format version {version}; this nvdp reads {expected}")

@@ -1,104 +1,184 @@
-"""Models from disk: a pretrained one by its name, or a run folder by its path."""
+"""`Predictor`: a trained model that is asked, and answers, in the user's units; and `load`, which finds one.
+
+A pretrained model, the folder of a run and a folder of ``nvdp fit`` are loaded alike, of regression or classification.
+"""
 
 import contextlib
 import json
-from dataclasses import asdict, dataclass
+import math
+import warnings
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
+from torch import Tensor
 
-from nvdp.data.gp import DOMAIN
+from nvdp.data import gp
+from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
-from nvdp.errors import InputError, unknown_name
+from nvdp.errors import InputError, NameNote, check_format, unknown_name
 from nvdp.models.base import MetaModel
-from nvdp.models.registry import build_model
+from nvdp.models.registry import AnyModel, build_model
 from nvdp.system import write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.run_folder import CONFIG, load_run, save_model, start_run
-from nvdp.units import DataScale
+from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model, start_run
+from nvdp.units import PosteriorInUnits, Units
+
+FIT, FIT_VERSION, SCORES = "fit.json", 2, "scores.json"
+# Inputs that the models of a family of tasks were trained on.
+X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_TASKS, (0.0, 1.0))}
+
+
+@dataclass(frozen=True)
+class Predictor:
+    """A trained model, and all that is needed to ask it.
+
+    >>> predictor = load("gp")
+    >>> predictor.kind, predictor.config.task, predictor.units.x_high
+    ('regression', 'gp', (2.0,))
+    >>> predictor.adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]).predict([0.5]).mean.shape
+    torch.Size([1, 1])
+    """
+
+    model: Any  # a `MetaModel`, or a `FewShotModel` of classification
+    units: Units
+    config: RunConfig | None = None  # of the run that trained it
+    columns: Columns | None = None  # of the table that it was fitted to
+    card: dict[str, Any] = field(default_factory=dict)  # what was measured
+
+    @classmethod
+    def of(cls, model: "AnyModel | Predictor") -> "Predictor":
+        """A model that works on values as they are; a predictor is returned as it is."""
+        return model if isinstance(model, Predictor) else cls(model, _own_units(model))
+
+    @property
+    def kind(self) -> str:
+        """regression or classification."""
+        return "regression" if isinstance(self.model, MetaModel) else "classification"
+
+    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
+        """The posterior of a task given its context, which is asked and answers in the user's units.
+
+        Args:
+            x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`.
+            y: Outputs in the same layout; of a classifier numbers of classes, or one-hot labels.
+            mask: Which entries are real points (tasks, points); all, if left out.
+
+        Returns:
+            A posterior: `predict`, `suggest`, and where the model can take in points one by one `update`, `forget` and
+            `to_bytes`.
+        """
+        return self.in_units(self.model.adapt(*self.units.points_in(x, y), mask))
+
+    def posterior_from_bytes(self, data: bytes) -> Any:
+        """The posterior whose ``to_bytes`` gave these bytes."""
+        if not isinstance(self.model, MetaModel):
+            raise InputError(f"posteriors of the classifier {self.model.config.name} are not kept as bytes")
+        return self.in_units(self.model.posterior_from_bytes(data))
+
+    def in_units(self, posterior: Any) -> Any:
+        """A posterior of the model, to be asked in the user's units."""
+        same = self.units.same_x and self.units.same_y
+        return posterior if same else PosteriorInUnits(posterior, self.units)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The weights travel as safetensors bytes, so that unpickling them runs no code.
+        weights = tensors_to_bytes({name: value.contiguous() for name, value in self.model.state_dict().items()})
+        return _rebuilt, (self.model.config, weights, self.units, self.config, self.columns, self.card)
+
+
+def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
+    model = build_model(model_config)
+    model.load_state_dict(tensors_from_bytes(weights))
+    return Predictor(model.eval().requires_grad_(False), *rest)
+
+
+def _own_units(model: AnyModel, task: str = "") -> Units:
+    y_dim = model.config.y_dim if isinstance(model, MetaModel) else 0
+    return Units.identity(model.config.x_dim, y_dim, *X_RANGES.get(task, ()))
+
+
+def load(name_or_folder: str | Path) -> Predictor:
+    """A trained model, ready to ``adapt``.
+
+    A name that is both a pretrained model and a folder means the folder if it holds a run; a warning says so.
+
+    Args:
+        name_or_folder: The name of a pretrained model, the folder of a run or the folder that ``nvdp fit`` left.
+
+    Returns:
+        The model with its units, columns and measured scores.
+
+    >>> load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]).predict([0.5]).mean.shape
+    torch.Size([1, 1])
+    >>> load("omniglot").kind
+    'classification'
+    """
+    folder = find_run(name_or_folder)
+    config, model, _ = load_any_run(folder)
+    fitted = _read_fit(folder)
+    units, columns = (fitted["units"], fitted["columns"]) if fitted else (_own_units(model, config.task), None)
+    return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder))
+
+
+def find_run(name_or_folder: str | Path) -> Path:
+    """The folder of a run, or of a pretrained model given by its name."""
+    folder, name = Path(name_or_folder), str(name_or_folder)
+    if name in pretrained_names():
+        if not (folder / CONFIG).exists():
+            return _weights() / name
+        note = f"'{name}' is a folder with a run and also a pretrained model; the folder is used"
+        warnings.warn(note, NameNote, stacklevel=3)
+        return folder.absolute()
+    if not folder.is_dir():
+        raise unknown_name("folder or pretrained model", name, pretrained_names())
+    return folder
 
 
 def pretrained_names() -> list[str]:
     """The names of the models that come with the package."""
-    return sorted(path.parent.name for path in _weights().glob("*/config.json"))
+    return sorted(path.parent.name for path in _weights().glob(f"*/{CONFIG}"))
 
 
 def _weights() -> Path:
     return Path(str(files("nvdp") / "weights"))
 
 
-def pretrained_card(name: str) -> dict[str, Any]:
-    """What a pretrained model is, how long it was trained, and its scores: LL, RLL and PLL, or the accuracy.
+def card_of(folder: Path) -> dict[str, Any]:
+    """What is known of a model: what it is, how long it was trained, and what was measured, if anything was.
 
-    >>> card = pretrained_card("gp")
+    Returns:
+        `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
+        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`.
+
+    >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
     ('nvdp-attentive', 'gp', True)
     """
-    folder = _weights() / name
-    record = json.loads((folder / "scores.json").read_text())
+    config = RunConfig.load(folder / CONFIG)
+    card: dict[str, Any] = {"model": config.model.name, "task": config.task, "steps": config.steps}
+    if fitted := _read_fit(folder):
+        report = fitted["report"]
+        return card | {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
+    if not (folder / SCORES).exists():
+        return card
+    record = json.loads((folder / SCORES).read_text())
     evaluation = record["evaluation"]
-    if "scores" in evaluation:
-        scores = {metric: row["mean_parameters"] for metric, row in evaluation["scores"].items()}
-    else:
-        scores = {"accuracy": evaluation["accuracy"]}
-    return {
-        "name": name,
-        "model": evaluation["model"],
-        "task": evaluation["task"],
-        "steps": record["steps"],
-        "scores": scores,
-        "bytes": (folder / "model.safetensors").stat().st_size,
-    }
+    scores = {metric: row["mean_parameters"] for metric, row in evaluation.get("scores", {}).items()}
+    return card | {"steps": record["steps"], "scores": scores or {"accuracy": evaluation["accuracy"]}}
 
 
-def find_run(name_or_folder: str | Path) -> Path:
-    """The folder of a run, or of a pretrained model given by its name; a folder of that name comes first."""
-    folder = Path(name_or_folder)
-    if folder.exists():
-        return folder
-    if str(name_or_folder) not in pretrained_names():
-        raise unknown_name("folder or pretrained model", str(name_or_folder), pretrained_names())
-    return _weights() / str(name_or_folder)
-
-
-def load(name_or_folder: str | Path) -> MetaModel:
-    """A trained model, ready to ``adapt``: a pretrained one by name, or the model of a run folder.
-
-    >>> load("gp").adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]).predict([0.5]).mean.shape
-    torch.Size([1, 1])
-    """
-    from nvdp.training.run_folder import load_run
-
-    return load_run(find_run(name_or_folder))[1]
-
-
-FIT, FIT_VERSION = "fit.json", 1
-
-
-@dataclass(frozen=True)
-class FittedModel:
-    """A model and how to speak to it; `columns` are those of its table, if it was fitted to one."""
-
-    config: RunConfig
-    model: Any
-    scale: DataScale
-    columns: Columns | None = None
-
-
-def save_fitted(folder: Path, fitted: FittedModel, steps: int, report: dict[str, Any]) -> None:
-    """Write a fitted model, and the configuration that was chosen, into the folder that `start_fit` made."""
-    write_text(folder / CONFIG, fitted.config.to_json())
-    save_model(folder, fitted.model, steps)
-    columns = None if fitted.columns is None else asdict(fitted.columns)
-    about = {"version": FIT_VERSION, "scale": fitted.scale.to_dict(), "columns": columns, "report": report}
-    write_text(folder / FIT, json.dumps(about, indent=1) + "\n")
+def pretrained_card(name: str) -> dict[str, Any]:
+    """`card_of` a pretrained model, with its name and the size of its weights."""
+    folder = _weights() / name
+    return {"name": name, **card_of(folder), "bytes": (folder / WEIGHTS).stat().st_size}
 
 
 def start_fit(folder: Path, config: RunConfig) -> None:
-    """Make the folder, before any time is spent on training."""
+    """Make the folder of a fit, before any time is spent on training."""
     start_run(folder, config, resume=False)
 
 
@@ -109,50 +189,26 @@ def abandon_fit(folder: Path) -> None:
         folder.rmdir()
 
 
-def load_fitted(name_or_folder: str | Path) -> FittedModel:
-    """A fitted model from its folder; of a run, or a pretrained model, the units are its own.
+def save_fit(folder: Path, predictor: Predictor, steps: int, report: dict[str, Any]) -> None:
+    """Write a fitted model, and the configuration that was chosen, into the folder that `start_fit` made."""
+    assert predictor.config is not None
+    write_text(folder / CONFIG, predictor.config.to_json())
+    save_model(folder, predictor.model, steps)
+    columns = None if predictor.columns is None else asdict(predictor.columns)
+    about = {"version": FIT_VERSION, "units": predictor.units.to_dict(), "columns": columns, "report": report}
+    write_text(folder / FIT, json.dumps(about, indent=1) + "\n")
 
-    >>> load_fitted("gp").scale.x_high
-    (2.0,)
-    """
-    folder = find_run(name_or_folder)
-    if not folder.is_dir():
-        load(name_or_folder)  # tells what there is instead
-    if not (folder / FIT).exists() and not (folder / CONFIG).exists():
-        raise InputError(f"{folder} holds no fitted model: {FIT} and {CONFIG} are missing")
-    config, model, _ = load_run(folder)
-    if not (folder / FIT).exists():
-        bounds = DOMAIN if config.task == "gp" else ()
-        scale = DataScale.identity(model.config.x_dim, model.config.y_dim, *bounds)
-        return FittedModel(config, model, scale)
+
+def _read_fit(folder: Path) -> dict[str, Any] | None:
+    """What fit.json says, if there is one: units, columns and report."""
+    path = folder / FIT
+    if not path.exists():
+        return None
     try:
-        about = json.loads((folder / FIT).read_text())
-        version, scale, columns = about["version"], DataScale.from_dict(about["scale"]), about["columns"]
-        if columns is not None:
-            columns = Columns(columns["task"], tuple(columns["x"]), tuple(columns["y"]))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder / FIT} is damaged: {error}") from None
-    if version != FIT_VERSION:
-        raise InputError(f"{folder / FIT} has format version {version}; this nvdp reads {FIT_VERSION}")
-    return FittedModel(config, model, scale, columns)
-
-
-def packed(fitted: FittedModel) -> dict[str, Any]:
-    """A fitted model as plain values, its weights as safetensors bytes."""
-    return {
-        "config": fitted.config.to_json(),
-        "scale": fitted.scale.to_dict(),
-        "columns": None if fitted.columns is None else asdict(fitted.columns),
-        "weights": tensors_to_bytes({k: v.contiguous() for k, v in fitted.model.state_dict().items()}),
-    }
-
-
-def unpacked(saved: dict[str, Any]) -> FittedModel:
-    """The inverse of `packed`."""
-    config = RunConfig.from_dict(json.loads(saved["config"]))
-    model: Any = build_model(config.model)
-    model.load_state_dict(tensors_from_bytes(saved["weights"]))
-    model.eval().requires_grad_(False)
-    names = saved["columns"]
-    columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
-    return FittedModel(config, model, DataScale.from_dict(saved["scale"]), columns)
+        about = json.loads(path.read_text())
+        check_format(path, about["version"], FIT_VERSION)
+        names, report = about["columns"], dict(about["report"])
+        columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
+        return {"units": Units.from_dict(about["units"]), "columns": columns, "report": report}
+    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from None

@@ -1,9 +1,10 @@
-"""The file of a store: the states of tasks as rows of SQLite, whole or absent, each with a checksum.
+"""The states of many tasks in one SQLite file: one row a task, whole or absent, each with a checksum.
 
 What was written survives the death of the process at any moment: a transaction of a write-ahead log is done when it
 returns. Other processes may read, and write in turn, at the same time.
 """
 
+import json
 import sqlite3
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,14 +18,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nvdp.errors import InputError
+from nvdp.errors import InputError, check_format
+from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel
 from nvdp.models.state import TaskState, encoder_fingerprint, feature_sums
-from nvdp.posteriors.base import Posterior
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, as_points
 
-STORE_VERSION = 1
+STORE_VERSION = 2
 PAGE_BYTES = 8_192  # seven rows of 128 features
 BUSY_SECONDS = 60
 ROWS_AT_ONCE = 1_000  # in one SELECT
@@ -36,19 +37,22 @@ States = tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]
 
 
 class StateFile:
-    """States of `features` sums each, all made by the encoder of one fingerprint."""
+    """States of `features` sums each, all made by one encoder from points in one set of units.
 
-    def __init__(self, path: Path, features: int, fingerprint: bytes, power_safe: bool) -> None:
+    `made_by` is the encoder's fingerprint and the units as text.
+    """
+
+    def __init__(self, path: Path, features: int, made_by: tuple[bytes, str], power_safe: bool) -> None:
         self.path, self._features = path, features
         with one_line(path):
             self.db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                self._open(fingerprint, power_safe)
+                self._open(*made_by, power_safe)
             except BaseException:
                 self.db.close()
                 raise
 
-    def _open(self, own: bytes, power_safe: bool) -> None:
+    def _open(self, encoder: bytes, units: str, power_safe: bool) -> None:
         self.db.execute(f"PRAGMA page_size={PAGE_BYTES}")
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
@@ -57,18 +61,19 @@ class StateFile:
             if not tables:
                 for statement in _SCHEMA.strip().splitlines():
                     self.db.execute(statement)
-                new = {"version": STORE_VERSION, "encoder": own, "features": self._features}
+                new = {"version": STORE_VERSION, "encoder": encoder, "features": self._features, "units": units}
                 self.db.executemany("INSERT INTO store VALUES (?, ?)", new.items())
                 return
         if tables != {"store", "task"}:
             raise InputError(f"{self.path} is an SQLite file of something else: it has the tables {sorted(tables)}")
         about: dict[str, Any] = dict(self.db.execute("SELECT key, value FROM store"))
-        if about.get("version") != STORE_VERSION:
-            raise InputError(f"{self.path} has format version {about.get('version')}; this nvdp reads {STORE_VERSION}")
-        if about["encoder"] != own:
+        check_format(self.path, about.get("version"), STORE_VERSION)
+        if about["encoder"] != encoder:
             raise InputError(
-                f"{self.path} holds states of the encoder {about['encoder'].hex()}; this model's is {own.hex()}"
+                f"{self.path} holds states of the encoder {about['encoder'].hex()}; this model's is {encoder.hex()}"
             )
+        if about["units"] != units:
+            raise InputError(f"{self.path} holds states of points in other units: {about['units']}; now {units}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -127,7 +132,7 @@ class StateFile:
                 yield name
 
     def close(self) -> None:
-        """Write the log into the file and let go of it."""
+        """Write the log into the file and close it."""
         self.db.close()
 
 
@@ -143,7 +148,7 @@ def store_stats(path: Path) -> dict[str, float]:
 
 @contextmanager
 def one_line(path: Path) -> Iterator[None]:
-    """What SQLite has to say, as one line about the file."""
+    """Errors of SQLite as one line about the file."""
     try:
         yield
     except sqlite3.Error as error:
@@ -158,10 +163,15 @@ __all__ = ["TaskStore", "store_stats"]
 
 
 class TaskStore:
-    """The states of any number of tasks in one file, under one model.
+    """The states of any number of tasks in one file, under one model; points and predictions are in the user's units.
 
-    ``power_safe`` also waits for the disk at each transaction, so that not even a power cut loses an acknowledged
-    observation; without it only the death of the machine can, not that of the process. One object serves one thread.
+    One object serves one thread.
+
+    Args:
+        path: The file; made if it is not there.
+        model: A `Predictor`, as `nvdp.load` gives it, or a regression model itself.
+        power_safe: Also wait for the disk at each transaction, so that not even a power cut loses an acknowledged
+            observation. Without it only a crash of the machine can, not that of the process.
 
     >>> import nvdp, tempfile
     >>> folder = tempfile.TemporaryDirectory()
@@ -175,10 +185,15 @@ class TaskStore:
     >>> folder.cleanup()
     """
 
-    def __init__(self, path: Path | str, model: MetaModel, power_safe: bool = False) -> None:
-        self.path, self.model, self._features = Path(path), model, model.encoder.point_features
-        TaskState.empty(model)  # refuses a model that is being trained
-        self._file = StateFile(self.path, self._features, encoder_fingerprint(model), power_safe)
+    def __init__(self, path: Path | str, model: Predictor | MetaModel, power_safe: bool = False) -> None:
+        self.path, self.predictor = Path(path), Predictor.of(model)
+        if not isinstance(self.predictor.model, MetaModel):
+            raise InputError(f"a store needs a model of regression; {self.predictor.model.config.name} is a classifier")
+        self.model = self.predictor.model
+        self._features = self.model.encoder.point_features
+        TaskState.empty(self.model)  # refuses a model that is being trained
+        made_by = encoder_fingerprint(self.model), json.dumps(self.predictor.units.to_dict())
+        self._file = StateFile(self.path, self._features, made_by, power_safe)
 
     def observe(self, task: str, x: Any, y: Any) -> int:
         """Take in points of a task, new or known; returns how many it has seen. On return they are safe."""
@@ -218,7 +233,8 @@ class TaskStore:
         """Feature sums of each task; all points are encoded as one set, so that none is padding."""
         if not owner:
             return torch.zeros(0, self._features, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
-        sets = [(as_points(x, "x"), as_points(y, "y")) for x, y in zip(xs, ys, strict=True)]
+        units = self.predictor.units
+        sets = [(as_points(units.x_in(x), "x"), as_points(units.y_in(y), "y")) for x, y in zip(xs, ys, strict=True)]
         if len(sets) == 1:
             return feature_sums(self.model, PointSet.of(*sets[0]))
         for x, y in sets:
@@ -235,12 +251,13 @@ class TaskStore:
         return sums, torch.bincount(index, minlength=tasks)
 
     def state(self, tasks: Sequence[str]) -> TaskState:
-        """The states of several tasks; one that was never observed is empty."""
+        """The states of several tasks, in the model's units; one that was never observed is empty."""
         return TaskState(self.model, *self._file.read(list(map(_task_name, tasks))))
 
-    def posterior(self, task: str) -> Posterior:
+    def posterior(self, task: str) -> Any:
         """The posterior of one task; the prior if it was never observed."""
-        return TaskState(self.model, *self._file.read([_task_name(task)]), single=True).posterior()
+        state = TaskState(self.model, *self._file.read([_task_name(task)]), single=True)
+        return self.predictor.in_units(state.posterior())
 
     def predict(
         self, task: str, x: Any, samples: int = 0, generator: torch.Generator | int | None = None
@@ -254,7 +271,7 @@ class TaskStore:
         """Predictions of several tasks: all at one x (points, features), or at x of (tasks, points, features)."""
         if not tasks:
             raise InputError("predictions of 0 tasks were asked for; expected at least 1")
-        return self.state(tasks).posterior().predict(x, samples, generator)
+        return self.predictor.in_units(self.state(tasks).posterior()).predict(x, samples, generator)
 
     def count(self, task: str) -> int:
         """How many points of a task have been observed."""
@@ -267,7 +284,7 @@ class TaskStore:
         return iter(self._file)
 
     def close(self) -> None:
-        """Write the log into the file and let go of it."""
+        """Write the log into the file and close it."""
         self._file.close()
 
     def __enter__(self) -> Self:

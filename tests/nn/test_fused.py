@@ -297,7 +297,7 @@ def test_rates_given_layer_by_layer_have_the_same_kl():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_prediction_under_autocast_is_that_without_it_up_to_the_precision(dtype):
-    model = load("gp-nvdp").to(dtype)
+    model = load("gp-nvdp").model.to(dtype)
     x, y = torch.linspace(-2, 2, 9, dtype=dtype)[:, None], torch.linspace(-1, 1, 9, dtype=dtype)[:, None]
     expected = model.adapt(x, y).predict(x)
     with torch.autocast("cpu", torch.bfloat16):

@@ -157,7 +157,7 @@ class LearnsAtOnce(NVDPClassifier):
             rows, labels = np.asarray(X, float), np.asarray(y)
             if rows.ndim == 2 and rows.shape[1:] != getattr(self, "_shape", None):
                 pairs = [(np.repeat(rows, 2, 0), np.repeat(labels, 2))] * 2
-                self._fitted = NVDPClassifier(steps=1).meta_fit(pairs)._fitted
+                self.predictor_ = NVDPClassifier(steps=1).meta_fit(pairs).predictor_
                 self._shape = rows.shape[1:]
         except (ValueError, TypeError):
             pass  # what is wrong is told by fit

@@ -75,7 +75,7 @@ def test_the_default_is_nearer_to_a_thousand_functions_than_64_of_them_are(pretr
         mean, std = pretrained.predict(x, return_std=True)
         return np.column_stack([mean, pretrained.predict(x, quantiles=levels)]), std
 
-    (many, many_std), (ours, our_std), (few, few_std) = (answers(samples) for samples in (1_000, None, 64))
+    (many, many_std), (ours, our_std), (few, few_std) = (answers(samples) for samples in (1_000, 0, 64))
     scale = many_std[:, None]
     assert np.abs((ours - many) / scale).max() < 0.1
     assert np.abs(our_std / many_std - 1).max() < 0.05
@@ -164,7 +164,7 @@ class LearnsAtOnce(NVDPRegressor):
         if rows.ndim == 2 and len(rows) > 1 and values.ndim in (1, 2) and shape != getattr(self, "_shape", None):
             try:
                 numbers = [(rows.astype(float), values.astype(float))] * 2
-                self._fitted = NVDPRegressor(steps=1).meta_fit(numbers)._fitted
+                self.predictor_ = NVDPRegressor(steps=1).meta_fit(numbers).predictor_
                 self._shape = shape
             except (ValueError, TypeError):
                 pass  # what is wrong is told by fit

@@ -10,13 +10,14 @@ import pytest
 import torch
 
 from nvdp.data.tables import Columns
-from nvdp.loading import FittedModel, save_fitted, start_fit
+from nvdp.loading import Predictor, start_fit
+from nvdp.loading import save_fit as write_fit
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import save_model
-from nvdp.units import DataScale
+from nvdp.units import Units
 
 SMALL = {
     "decoder.width": 16,
@@ -48,8 +49,8 @@ def save_fit(folder):
     config = RunConfig(task="csv", model=ModelConfig("nvdp").updated(SMALL))
     day, size = np.linspace(0, 720, 9)[:, None], np.linspace(10, 110, 9)[:, None]
     start_fit(folder, config)
-    fitted = FittedModel(config, untrained(config), DataScale.of([day], [size]), Columns("tree", ("day",), ("size",)))
-    save_fitted(folder, fitted, 1, {})
+    fitted = Predictor(untrained(config), Units.of([day], [size]), config, Columns("tree", ("day",), ("size",)))
+    write_fit(folder, fitted, 1, {})
     return folder
 
 

@@ -1,10 +1,10 @@
 """Small untrained models as the server holds them."""
 
 from nvdp.images.classify import PictureClassifier
-from nvdp.loading import FittedModel
+from nvdp.loading import Predictor
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import build_model
-from nvdp.units import DataScale
+from nvdp.units import Units
 from nvdp.web.served_classifier import CHARACTERS, ServedClassifier
 from nvdp.web.served_model import ServedModel
 
@@ -13,8 +13,8 @@ PIXELS = 64  # pictures of 8 × 8
 
 def regression(name, config, scale=None, columns=None, model=None):
     """A run's model, or one fitted to a table of this scale and these columns."""
-    scale = scale or DataScale.identity(config.model.x_dim, config.model.y_dim)
-    return ServedModel(name, FittedModel(config, model or build_model(config.model), scale, columns))
+    scale = scale or Units.identity(config.model.x_dim, config.model.y_dim)
+    return ServedModel(name, Predictor(model or build_model(config.model), scale, config, columns))
 
 
 def classifier(name="signs", kind="nvdp", task=CHARACTERS, size=8, **changes):

@@ -35,10 +35,9 @@ def test_the_points_of_a_task_are_predicted_as_the_fitted_model_does(page, runs)
     drawn(page)
     answer, asked = waited.value.json(), waited.value.request.post_data_json
     assert asked["x"] == [[10], [200], [400]]  # the first three of the oak
-    fitted = nvdp.loading.load_fitted(runs[-1])
+    predictor = nvdp.load(runs[-1])
     x, y, query = (np.array(asked[name], dtype=float) for name in ("x", "y", "query"))
-    posterior = fitted.model.adapt(fitted.scale.x_in(x), fitted.scale.y_in(y))
-    expected = fitted.scale.y_out(posterior.predict(fitted.scale.x_in(query), 16, 1))
+    expected = predictor.adapt(x, y).predict(query, 16, 1)
     np.testing.assert_allclose(answer["mean"], expected.mean.detach(), atol=1e-3)
     assert page.locator("#data-plot .hidden-point").count() == 1
     assert "of the 1 point it has not seen" in page.text_content("#data-note")

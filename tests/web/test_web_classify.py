@@ -11,7 +11,7 @@ from small_served import PIXELS, classifier, regression
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError
 from nvdp.training.config import RunConfig
-from nvdp.units import DataScale
+from nvdp.units import Units
 from nvdp.web import limits
 from nvdp.web.served import served_models
 from nvdp.web.server import create_app
@@ -135,7 +135,7 @@ def test_entries_say_where_classifiers_and_fitted_models_are_shown(signs, small_
     ):
         classifier("pets", size=84, features=64 * 6 * 6)
     config = RunConfig(task="csv", model=small_config("nvdp"))
-    scale = DataScale((350.0,), (200.0,), (60.0,), (30.0,), (0.0,), (700.0,))
+    scale = Units((350.0,), (200.0,), (60.0,), (30.0,), (0.0,), (700.0,))
     entry = regression("trees", config, scale, Columns("tree", ("day",), ("size",))).entry
     assert (entry.page, entry.x_range, entry.columns.y) == ("data", (0.0, 700.0), ["size"])
     assert regression("made", config, scale).entry.page is None  # units without names: no page can label them
@@ -143,7 +143,7 @@ def test_entries_say_where_classifiers_and_fitted_models_are_shown(signs, small_
 
 def test_a_fitted_model_is_asked_and_answers_in_the_units_of_its_table(small_config):
     config = RunConfig(task="csv", model=small_config("nvdp"))
-    scale = DataScale((350.0,), (200.0,), (6e-5,), (3e-5,), (0.0,), (700.0,))
+    scale = Units((350.0,), (200.0,), (6e-5,), (3e-5,), (0.0,), (700.0,))
     plain = regression("plain", config)
     fitted = regression("fitted", config, scale, model=plain.model)
     x, y, query = np.array([[150.0], [550.0]]), np.array([[3e-5], [9e-5]]), np.linspace(0, 700, 5)[:, None]

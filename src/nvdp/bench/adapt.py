@@ -76,7 +76,7 @@ def adapted(model: MetaModel, mean_weights: bool = False) -> Method:
 
 def fine_tuned(model: MetaModel) -> Method:
     """The same network after a few gradient steps on the context's log-likelihood; each call starts from `model`."""
-    start, own = copy.deepcopy(model.state_dict()), copy.deepcopy(model)
+    start, own = copy.deepcopy(model.state_dict()), copy.deepcopy(model).requires_grad_(True)
 
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
         own.load_state_dict(start)
@@ -155,7 +155,7 @@ def adapt_rows(
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
     model = _model(run)
     methods = {"ours": adapted(model), "mean_weights": adapted(model, mean_weights=True)}
-    methods |= {"attentive": adapted(load("gp")), "finetune": fine_tuned(model)}
+    methods |= {"attentive": adapted(load("gp").model), "finetune": fine_tuned(model)}
     absent = missing_peers()
     for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):
         if MODULES[name] not in absent:
@@ -269,7 +269,7 @@ def _row(
 
 def _model(run: Path | None) -> MetaModel:
     if run is None:
-        return load("gp-nvdp")
+        return load("gp-nvdp").model
     config, model, _ = load_run(run)
     if config.task != "gp":
         raise InputError(f"{run} was trained on {config.task}; the adapt suite needs a model of gp functions")

@@ -7,13 +7,14 @@ Its modules import nothing heavy at the top. Each command imports what it needs 
 import inspect
 import re
 import sys
+import warnings
 from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from nvdp import __version__
-from nvdp.errors import InputError
+from nvdp.errors import InputError, NameNote
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -51,6 +52,7 @@ def _common(
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
+    warnings.formatwarning = _format
     for module in MODULES:
         import_module(f"nvdp.cli.{module}")
     _unwrap_help(app)
@@ -85,3 +87,9 @@ def unwrapped(docstring: str) -> str:
     'One two.\\n\\nExamples: a\\n          b'
     """
     return re.sub(r"(?<!\n)\n(?=[^\s])", " ", inspect.cleandoc(docstring))
+
+
+def _format(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"note: {message}\n" if category is NameNote else f"{filename}:{lineno}: {category.__name__}: {message}\n"

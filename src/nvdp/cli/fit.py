@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from nvdp.data.tables import TableTask
-    from nvdp.loading import FittedModel
+    from nvdp.loading import Predictor
     from nvdp.plots.tables import TablePanel
 
 GRID, DRAWN = 200, 4
@@ -85,7 +85,7 @@ def fit(
     if len(columns.x) == 1:
         from nvdp.plots.tables import figure_tables
 
-        panels = [_held_out_panel(done.fitted, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
+        panels = [_held_out_panel(done.predictor, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
         for path in figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
 
@@ -99,9 +99,7 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
     ] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="Sampled functions behind each prediction; left out, a closed form.", min=1)
-    ] = None,
+    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
 ) -> None:
     """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
 
@@ -110,70 +108,64 @@ def predict(
     Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
     """
     from nvdp.data.tables import Columns, read_frame, split_tasks
-    from nvdp.loading import load_fitted
+    from nvdp.loading import load
     from nvdp.system import use_threads
 
     use_threads()
-    fitted = load_fitted(folder)
-    if fitted.columns is None:
+    predictor = load(folder)
+    columns = predictor.columns
+    if columns is None:
         raise InputError(f"{folder} was not fitted to a table, so its columns have no names; `nvdp fit` makes such")
     given = read_frame(context)
-    task = fitted.columns.task if fitted.columns.task in given.columns else None
-    known = split_tasks(given, Columns(task, fitted.columns.x, fitted.columns.y), str(context))
+    task = columns.task if columns.task in given.columns else None
+    known = split_tasks(given, Columns(task, columns.x, columns.y), str(context))
     say(known.note)
-    frame = _grid(fitted, task, [each.name for each in known.tasks]) if at == "auto" else read_frame(Path(at))
-    queries = split_tasks(frame, Columns(task, fitted.columns.x), at)
+    frame = _grid(predictor, task, [each.name for each in known.tasks]) if at == "auto" else read_frame(Path(at))
+    queries = split_tasks(frame, Columns(task, columns.x), at)
     say(queries.note)
     contexts = {each.name: each for each in known.tasks}
     unknown = [each.name for each in queries.tasks if each.name not in contexts]
     if unknown:
         say(f"{len(unknown)} tasks have no context, the first is '{unknown[0]}'; theirs is the prior prediction")
-    outside = sum(int(fitted.scale.outside(each.x).sum()) for each in queries.tasks)
+    outside = sum(int(predictor.units.outside(each.x).sum()) for each in queries.tasks)
     if outside:
         say(f"{outside} rows lie outside the inputs of training; nothing was learned about functions there")
-    parts = [_rows(fitted, contexts.get(each.name), each, samples) for each in queries.tasks]
+    parts = []
+    for each in queries.tasks:
+        prediction = _posterior(predictor, contexts.get(each.name)).predict(each.x, samples)
+        parts.append(predicted_rows(each.rows, prediction, columns.y))
     write_predictions(frame, parts, out)
     typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(parts)} tasks")
     if plot is not None:
         from nvdp.plots.tables import figure_tables
 
-        if len(fitted.columns.x) > 1:
-            raise InputError(f"--plot draws functions of one input; this model has {len(fitted.columns.x)}")
-        panels = [_context_panel(fitted, each) for each in known.tasks[:DRAWN]]
-        for path in figure_tables(panels, plot, fitted.columns.x[0], fitted.columns.y[0]):
+        if len(columns.x) > 1:
+            raise InputError(f"--plot draws functions of one input; this model has {len(columns.x)}")
+        panels = [_panel(predictor, each.name, each, np.empty((0, 2))) for each in known.tasks[:DRAWN]]
+        for path in figure_tables(panels, plot, columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
 
 
-def _grid(fitted: "FittedModel", task: str | None, names: list[str]) -> "pd.DataFrame":
+def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.DataFrame":
     import pandas as pd
 
-    assert fitted.columns is not None
-    if len(fitted.columns.x) > 1:
-        raise InputError(f"--at auto makes a grid of one input; this model has {len(fitted.columns.x)}: give a file")
-    x = np.linspace(fitted.scale.x_low[0], fitted.scale.x_high[0], GRID)
-    columns: dict[str, Any] = {fitted.columns.x[0]: np.tile(x, len(names))}
+    assert predictor.columns is not None
+    inputs = predictor.columns.x
+    if len(inputs) > 1:
+        raise InputError(f"--at auto makes a grid of one input; this model has {len(inputs)}: give a file")
+    x = np.linspace(predictor.units.x_low[0], predictor.units.x_high[0], GRID)
+    columns: dict[str, Any] = {inputs[0]: np.tile(x, len(names))}
     return pd.DataFrame({task: np.repeat(names, GRID), **columns} if task else columns)
 
 
-def _prediction(fitted: "FittedModel", context: "TableTask | None", x: np.ndarray, samples: int | None = None) -> Any:
-    config = fitted.model.config
-    known = (np.empty((0, config.x_dim)), np.empty((0, config.y_dim))) if context is None else (context.x, context.y)
-    posterior = fitted.model.adapt(fitted.scale.x_in(known[0]), fitted.scale.y_in(known[1]))
-    return fitted.scale.y_out(posterior.predict(fitted.scale.x_in(x), samples or 0))
+def _posterior(predictor: "Predictor", context: "TableTask | None") -> Any:
+    if context is not None:
+        return predictor.adapt(context.x, context.y)
+    config = predictor.model.config
+    return predictor.adapt(np.empty((0, config.x_dim)), np.empty((0, config.y_dim)))
 
 
-def _rows(
-    fitted: "FittedModel", context: "TableTask | None", query: "TableTask", samples: int | None
-) -> "pd.DataFrame":
-    assert fitted.columns is not None
-    return predicted_rows(query.rows, _prediction(fitted, context, query.x, samples), fitted.columns.y)
-
-
-def _context_panel(fitted: "FittedModel", context: "TableTask") -> "TablePanel":
-    return _panel(fitted, context.name, context, np.empty((0, 2)))
-
-
-def _held_out_panel(fitted: "FittedModel", x: np.ndarray, y: np.ndarray, index: int) -> "TablePanel":
+def _held_out_panel(predictor: "Predictor", x: np.ndarray, y: np.ndarray, index: int) -> "TablePanel":
     import torch
 
     from nvdp.data.tables import TableTask
@@ -182,15 +174,16 @@ def _held_out_panel(fitted: "FittedModel", x: np.ndarray, y: np.ndarray, index: 
     case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
     context = TableTask("", case.x_context.numpy(), case.y_context.numpy(), np.arange(len(case.x_context)))
     others = np.stack([case.x_target[:, 0].numpy(), case.y_target[:, 0].numpy()], 1)
-    return _panel(fitted, f"held-out task {index + 1}", context, others)
+    return _panel(predictor, f"held-out task {index + 1}", context, others)
 
 
-def _panel(fitted: "FittedModel", title: str, context: "TableTask", others: np.ndarray) -> "TablePanel":
+def _panel(predictor: "Predictor", title: str, context: "TableTask", others: np.ndarray) -> "TablePanel":
     from nvdp.plots.tables import TablePanel
 
-    low, high = min(fitted.scale.x_low[0], context.x.min()), max(fitted.scale.x_high[0], context.x.max())
+    units = predictor.units
+    low, high = min(units.x_low[0], context.x.min()), max(units.x_high[0], context.x.max())
     x = np.linspace(low, high, GRID)
-    prediction = _prediction(fitted, context, x[:, None])
+    prediction = _posterior(predictor, context).predict(x)
     mean, lower, upper = (
         part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
     )

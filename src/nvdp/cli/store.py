@@ -30,17 +30,16 @@ def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs,
     """
     from nvdp.cli.tables import column_names, say
     from nvdp.data.tables import Columns, read_tasks
-    from nvdp.loading import load_fitted
+    from nvdp.loading import load
     from nvdp.store import TaskStore
 
-    fitted = load_fitted(model)
+    predictor = load(model)
     rows = read_tasks(table, Columns(task, column_names(x), column_names(y)))
     say(rows.note)
-    with TaskStore(file, fitted.model) as tasks:
+    with TaskStore(file, predictor) as tasks:
         for start in range(0, len(rows.tasks), BATCH):
             part = rows.tasks[start : start + BATCH]
-            xs, ys = [fitted.scale.x_in(each.x) for each in part], [fitted.scale.y_in(each.y) for each in part]
-            tasks.observe_many([each.name for each in part], xs, ys)
+            tasks.observe_many([each.name for each in part], [each.x for each in part], [each.y for each in part])
         points = sum(len(each.x) for each in rows.tasks)
         typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {file} holds {len(tasks)} tasks")
 
@@ -53,9 +52,7 @@ def predict(
     task: TaskColumn,
     x: Inputs,
     out: Annotated[Path, typer.Option(help="The CSV to write: the rows of AT with mean, std, q05, q50 and q95.")],
-    samples: Annotated[
-        int | None, typer.Option(help="Sampled functions behind each prediction; left out, a closed form.", min=1)
-    ] = None,
+    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
 ) -> None:
     """Predict at the rows of a table, each from what the store knows of its task.
 
@@ -63,21 +60,18 @@ def predict(
     """
     from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
     from nvdp.data.tables import Columns, read_frame, split_tasks
-    from nvdp.loading import load_fitted
+    from nvdp.loading import load
     from nvdp.store import TaskStore
 
-    fitted = load_fitted(model)
+    predictor = load(model)
     if not file.exists():
         raise InputError(f"{file} does not exist; `nvdp store observe` makes it")
     frame = read_frame(at)
     queries = split_tasks(frame, Columns(task, column_names(x)), str(at))
     say(queries.note)
-    with TaskStore(file, fitted.model) as tasks:
+    with TaskStore(file, predictor) as tasks:
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
-        parts = []
-        for each in queries.tasks:
-            prediction = tasks.predict(each.name, fitted.scale.x_in(each.x), samples or 0)
-            parts.append(predicted_rows(each.rows, fitted.scale.y_out(prediction)))
+        parts = [predicted_rows(each.rows, tasks.predict(each.name, each.x, samples)) for each in queries.tasks]
     if unknown:
         say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")
     write_predictions(frame, parts, out)

@@ -9,7 +9,7 @@ that of the features.
 import hashlib
 import struct
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -17,12 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nvdp.errors import InputError
+from nvdp.errors import InputError, check_format
 from nvdp.models.base import MetaModel
 from nvdp.posteriors.base import Posterior
 from nvdp.tasks import PointSet, as_tensor
 
-MAGIC, FORMAT_VERSION = b"NVDPtask", 1
+MAGIC, FORMAT_VERSION = b"NVDPtask", 2
 _HEADER = struct.Struct("<8sHB8sII")  # magic, version, single, fingerprint, tasks, features
 _CHECKSUM = struct.Struct("<I")  # crc32 of all before it
 
@@ -34,7 +34,7 @@ def encoder_fingerprint(model: MetaModel) -> bytes:
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for scale in (model.encoder.x_scale, model.encoder.y_scale):
-        digest.update(repr(scale).encode())
+        digest.update(repr(astuple(scale)).encode())
     return digest.digest()
 
 
@@ -52,7 +52,7 @@ class TaskState:
     """The contexts of some tasks as a model remembers them; adding and taking away points gives a new state.
 
     >>> import nvdp
-    >>> model = nvdp.load("gp-nvdp")
+    >>> model = nvdp.load("gp-nvdp").model
     >>> state = TaskState.of(model, [-1.0, 0.0], [0.3, 0.9]).update([1.0], [0.1])
     >>> scratch = model.adapt([-1.0, 0.0, 1.0], [0.3, 0.9, 0.1])
     >>> torch.allclose(state.posterior().predict([0.5]).mean, scratch.predict([0.5]).mean, atol=1e-5)
@@ -139,8 +139,7 @@ class TaskState:
             raise InputError(f"{len(data)} bytes are not a task's state, or were cut short")
         body, (expected,) = data[: -_CHECKSUM.size], _CHECKSUM.unpack(data[-_CHECKSUM.size :])
         _, version, single, fingerprint, tasks, features = _HEADER.unpack(body[: _HEADER.size])
-        if version != FORMAT_VERSION:
-            raise InputError(f"the state has format version {version}; this nvdp reads {FORMAT_VERSION}")
+        check_format("the state", version, FORMAT_VERSION)
         if zlib.crc32(body) != expected or len(body) != _HEADER.size + 8 * tasks * (1 + features):
             raise InputError("the task's state is damaged: its checksum does not match")
         if fingerprint != (own := encoder_fingerprint(model)):
@@ -154,7 +153,7 @@ def posterior_from_bytes(model: MetaModel, data: bytes) -> Posterior:
     """The posterior whose ``to_bytes`` gave these bytes, under the same model.
 
     >>> import nvdp
-    >>> model = nvdp.load("gp-nvdp")
+    >>> model = nvdp.load("gp-nvdp").model
     >>> data = TaskState.of(model, [0.0], [0.5]).posterior().to_bytes()
     >>> posterior_from_bytes(model, data).update([1.0], [0.2]).predict([0.5]).mean.shape
     torch.Size([1, 1])

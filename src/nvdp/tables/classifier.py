@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -11,14 +11,13 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nvdp.errors import InputError
-from nvdp.loading import FittedModel
 from nvdp.models.config import GRADIENT_MODELS
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.tasks import as_class_tasks, split_held_out, standardised_classes
 from nvdp.tasks import TaskBatch
 from nvdp.training.early_stopping import Candidate, Score, fit_best
 from nvdp.training.presets import class_config
-from nvdp.units import DataScale
+from nvdp.units import Units
 
 SCORE_SAMPLES = 4
 
@@ -39,6 +38,8 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
     >>> classifier.fit(X[::3], y[::3]).predict_proba(X).shape, classifier.classes_.tolist()
     ((18, 3), ['ash', 'elm', 'oak'])
     """
+
+    kind: ClassVar[str] = "classification"
 
     def __init__(
         self,
@@ -64,11 +65,11 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         if self.model in GRADIENT_MODELS:
             raise InputError(f"{self.model} has a last layer for one number of classes; here tasks may differ")
         pairs, seed = as_class_tasks(tasks, task, x, y), self._seed()
-        scale = DataScale.of([a for a, _ in pairs], [np.zeros((len(a), 1)) for a, _ in pairs])
-        training, held_out = (standardised_classes(part, scale) for part in split_held_out(pairs, seed))
+        units = Units.of([a for a, _ in pairs])
+        training, held_out = (standardised_classes(part, units) for part in split_held_out(pairs, seed))
         config = class_config(self.model, training.x_dim, training.y_dim, self.steps, seed)
         way = Candidate("as they are", config, training)
-        return self._take(fit_best([way], label_score(held_out.all_splits(seed)), self._seconds()), scale)
+        return self._take(fit_best([way], label_score(held_out.all_splits(seed)), self._seconds()), units)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the support: a few labelled rows of each class of a new task."""
@@ -80,18 +81,15 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         if X.shape[1] != features:
             raise InputError(f"X has {X.shape[1]} features; the model was meta-trained on {features}")
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        self._context = (X, np.eye(len(self.classes_))[numbers])
+        self._context = (X, np.eye(len(self.classes_), dtype=np.float32)[numbers])
         self._adapt()
         return self
-
-    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
-        return fitted.model.adapt(fitted.scale.x_in(points), torch.from_numpy(values).float())
 
     def predict_proba(self, X: Any) -> Any:
         """The probability of every class, in the order of ``classes_``."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
-        prediction = self._posterior.predict(self._meta().scale.x_in(X), self.samples, self._seed())
+        prediction = self._posterior.predict(X, self.samples, self._seed())
         probabilities = prediction.probabilities.double().numpy()
         return probabilities / probabilities.sum(1, keepdims=True)
 

@@ -1,44 +1,58 @@
 """What both estimators share: `fit` sets the context of a model that has learned from tasks, and costs one pass.
 
-A clone keeps what `meta_fit` learned and drops the context, so that pipelines and cross-validation over contexts work;
-pickled, the weights travel as safetensors bytes.
+A clone keeps what `meta_fit` learned and drops the context, so that pipelines and cross-validation over contexts work.
 """
 
-from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 
-from nvdp.loading import FittedModel, packed, unpacked
+from nvdp.errors import InputError
+from nvdp.loading import Predictor, load
 from nvdp.training.early_stopping import FitOutcome
-from nvdp.units import DataScale
+from nvdp.units import Units
 
-_KEPT_BY_CLONE = ("_fitted", "meta_score_", "meta_steps_")
+_KEPT_BY_CLONE = ("predictor_", "meta_score_", "meta_steps_")
 
 
 class MetaEstimator(BaseEstimator):
     """An estimator that is fitted twice: to many tasks, and to the few points of a new one."""
 
+    kind: ClassVar[str]
     model: str
     steps: int
     max_minutes: float | None
     random_state: int
-    _fitted: FittedModel
+    predictor_: Predictor
     _posterior: Any
     _context: tuple[Any, Any]  # inputs and outputs of the new task, as they were given
 
-    @abstractmethod
-    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
-        """The model's posterior given a context."""
+    @classmethod
+    def from_pretrained(cls, name_or_folder: Any, **parameters: Any) -> Self:
+        """An estimator that needs no `meta_fit`.
+
+        Args:
+            name_or_folder: A pretrained model by name, the folder of a run, or one of ``nvdp fit``.
+            parameters: Those of the estimator.
+
+        Returns:
+            The estimator, ready for `fit`.
+        """
+        predictor = load(name_or_folder)
+        if predictor.kind != cls.kind:
+            raise InputError(f"{name_or_folder} is a model of {predictor.kind}; {cls.__name__} is for {cls.kind}")
+        estimator = cls(model=predictor.model.config.name, **parameters)
+        estimator.predictor_ = predictor
+        return estimator
 
     def _adapt(self) -> None:
         with torch.no_grad():
-            self._posterior = self._posterior_of(self._meta(), *self._context)
+            self._posterior = self._meta().adapt(*self._context)
 
-    def _take(self, outcome: FitOutcome, scale: DataScale) -> Self:
-        self._fitted = FittedModel(outcome.config, outcome.model, scale)
+    def _take(self, outcome: FitOutcome, units: Units) -> Self:
+        self.predictor_ = Predictor(outcome.model, units, outcome.config)
         self.meta_score_, self.meta_steps_ = outcome.score, outcome.steps
         self.__dict__.pop("_posterior", None)
         return self
@@ -49,13 +63,13 @@ class MetaEstimator(BaseEstimator):
     def _seed(self) -> int:
         return 0 if self.random_state is None else int(self.random_state)
 
-    def _meta(self) -> FittedModel:
-        fitted = getattr(self, "_fitted", None)
-        if fitted is None:
+    def _meta(self) -> Predictor:
+        predictor = getattr(self, "predictor_", None)
+        if predictor is None:
             raise NotFittedError(
                 f"this {type(self).__name__} has not learned from tasks yet; call meta_fit, or take from_pretrained"
             )
-        return fitted
+        return predictor
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "_posterior")
@@ -67,15 +81,10 @@ class MetaEstimator(BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        state.pop("_posterior", None)
-        fitted = state.pop("_fitted", None)
-        return state if fitted is None else state | {"_saved": packed(fitted)}
+        state.pop("_posterior", None)  # made again from the context
+        return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        state = dict(state)
-        saved = state.pop("_saved", None)
         super().__setstate__(state)
-        if saved is not None:
-            self._fitted = unpacked(saved)
-            if hasattr(self, "_context"):
-                self._adapt()
+        if hasattr(self, "_context") and hasattr(self, "predictor_"):
+            self._adapt()

@@ -1,18 +1,17 @@
 """A model fitted to a table: whole tasks are held out, some to end training by, others to score it beside rivals."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nvdp.data.tables import Columns, TaskTable, read_tasks
 from nvdp.errors import InputError
-from nvdp.loading import FittedModel, abandon_fit, save_fitted, start_fit
+from nvdp.loading import Predictor, abandon_fit, save_fit, start_fit
 from nvdp.tables.recipes import candidates
-from nvdp.tables.rivals import Case, context_gp, mean_curve, model_predictor, score_cases, scored_cases, summary
+from nvdp.tables.rivals import Case, context_gp, fitted_model, mean_curve, score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
 from nvdp.training.early_stopping import FitOutcome, fit_best, held_out_score
-from nvdp.units import DataScale
+from nvdp.units import Units
 
 MOST_STEPS = 30_000
 SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
@@ -35,7 +34,7 @@ class HowToFit:
 class TableFit:
     """A fitted model, tasks that it is drawn on (x, y) and what there is to say about it."""
 
-    fitted: FittedModel
+    predictor: Predictor
     shown: list[Arrays]
     report: dict[str, Any]
 
@@ -70,25 +69,24 @@ def fit_table(
     both = len(tasks) < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
     learning, scored = (tasks, []) if folds else split_held_out(tasks, how.seed, SCORED_SHARE)
     training, ending = (learning, scored) if both else split_held_out(learning, how.seed + 1)
-    scale = DataScale.of([x for x, _ in learning], [y for _, y in learning])
-    options = candidates(how.model, standardised(training, scale), len(learning), how.steps, how.seed)
+    units = _units(learning)
+    options = candidates(how.model, standardised(training, units), len(learning), how.steps, how.seed)
     start_fit(out, options[0].config)
     try:
-        outcome = _fit(training, ending, scale, how)
+        outcome = _fit(training, ending, units, how)
         scores: CaseScores = {}
         recipes = []
         for number, (rest, fold) in enumerate(in_folds(tasks, folds, how.seed) if folds else []):
             parts = split_held_out(rest, how.seed + 1)
-            fold_scale = DataScale.of([x for x, _ in rest], [y for _, y in rest])
-            fitted = _fit(*parts, fold_scale, how)
+            fitted = _fit(*parts, _units(rest), how)
             recipes.append(fitted.recipe)
-            _score(scores, fitted, rest, fold, fold_scale, how.seed + number)
+            _score(scores, Predictor(fitted.model, _units(rest)), rest, fold, how.seed + number)
+        predictor = Predictor(outcome.model, units, outcome.config, columns)
         if not folds:
-            _score(scores, outcome, learning, scored, scale, how.seed)
+            _score(scores, predictor, learning, scored, how.seed)
     except (KeyboardInterrupt, SystemExit):
         abandon_fit(out)
         raise
-    fitted_model = FittedModel(outcome.config, outcome.model, scale, columns)
     report = {
         "tasks": {
             "training": len(training),
@@ -107,33 +105,30 @@ def fit_table(
         "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
         "scores": {name: asdict(summary(cases)) for name, cases in scores.items()},
     }
-    save_fitted(out, fitted_model, outcome.steps, report)
-    return TableFit(fitted_model, scored or ending, report)
+    save_fit(out, predictor, outcome.steps, report)
+    return TableFit(predictor, scored or ending, report)
 
 
-def _fit(training: list[Arrays], ending: list[Arrays], scale: DataScale, how: HowToFit) -> FitOutcome:
-    source, held_out = standardised(training, scale), standardised(ending, scale)
+def _units(tasks: list[Arrays]) -> Units:
+    return Units.of([x for x, _ in tasks], [y for _, y in tasks])
+
+
+def _fit(training: list[Arrays], ending: list[Arrays], units: Units, how: HowToFit) -> FitOutcome:
+    source, held_out = standardised(training, units), standardised(ending, units)
     ways = candidates(how.model, source, len(training), how.steps, how.seed)
     return fit_best(ways, held_out_score(held_out.all_contexts(how.seed)), 60 * how.minutes, how.progress)
 
 
-def _score(
-    scores: CaseScores,
-    outcome: FitOutcome,
-    learning: list[Arrays],
-    scored: Sequence[Arrays],
-    scale: DataScale,
-    seed: int,
-) -> None:
+def _score(scores: CaseScores, predictor: Predictor, learning: list[Arrays], scored: list[Arrays], seed: int) -> None:
     """Add the scores of a fit and of its rivals on tasks that none of them has learned from."""
-    cases = scored_cases(standardised(list(scored), scale), seed)
-    predictors = {
-        outcome.config.model.name: model_predictor(outcome.model),
-        GP_ALONE: context_gp,
-        MEAN_CURVE: mean_curve(standardised(learning, scale)),
+    cases = scored_cases(scored, seed)
+    rivals = {
+        predictor.model.config.name: fitted_model(predictor),
+        GP_ALONE: context_gp(predictor.units),
+        MEAN_CURVE: mean_curve(learning, predictor.units),
     }
-    for name, predict in predictors.items():
-        scores.setdefault(name, []).extend(score_cases(predict, cases, scale.y_spread))
+    for name, rival in rivals.items():
+        scores.setdefault(name, []).extend(score_cases(rival, cases))
 
 
 def _constant(tasks: list[Arrays], output: int) -> bool:

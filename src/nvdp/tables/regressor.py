@@ -2,21 +2,21 @@
 
 import warnings
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from nvdp.errors import InputError
-from nvdp.loading import FittedModel, load_fitted
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.recipes import candidates
 from nvdp.tables.tasks import as_tasks, split_held_out, standardised, whole_rows
 from nvdp.training.early_stopping import fit_best, held_out_score
-from nvdp.units import DataScale
+from nvdp.units import Units
 
 COVARIANCE_SAMPLES = 512
 
@@ -25,8 +25,8 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     """Regression from a handful of points, by a model that has learned from many related tasks.
 
     ``model`` is the name of any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others of `nvdp
-    models`. Inputs and outputs are standardised inside. Means, standard deviations and quantiles come in closed form
-    where there is one (`samples` is None), or from that many sampled functions.
+    models`. Inputs and outputs are standardised inside. A prediction is that of the posterior itself, which needs no
+    sampling (`samples` is 0), or a mixture over that many sampled functions.
 
     >>> regressor = NVDPRegressor.from_pretrained("gp")
     >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
@@ -36,12 +36,14 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     ((2, 3), 3)
     """
 
+    kind: ClassVar[str] = "regression"
+
     def __init__(
         self,
         model: str = "nvdp-attentive",
         steps: int = 4_000,
         max_minutes: float | None = None,
-        samples: int | None = None,
+        samples: int = 0,
         random_state: int = 0,
     ) -> None:
         self.model = model
@@ -49,14 +51,6 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         self.max_minutes = max_minutes
         self.samples = samples
         self.random_state = random_state
-
-    @classmethod
-    def from_pretrained(cls, name_or_folder: Any, **parameters: Any) -> Self:
-        """A regressor that needs no `meta_fit`: a pretrained model by name, a run, or a folder of ``nvdp fit``."""
-        fitted = load_fitted(name_or_folder)
-        regressor = cls(fitted.model.config.name, **parameters)
-        regressor._fitted = fitted
-        return regressor
 
     def meta_fit(
         self,
@@ -72,11 +66,11 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         """
         pairs = as_tasks(tasks, task, x, y)
         seed = self._seed()
-        scale = DataScale.of([a for a, _ in pairs], [b for _, b in pairs])
-        training, held_out = (standardised(part, scale) for part in split_held_out(pairs, seed))
+        units = Units.of([a for a, _ in pairs], [b for _, b in pairs])
+        training, held_out = (standardised(part, units) for part in split_held_out(pairs, seed))
         ways = candidates(self.model, training, len(pairs), self.steps, seed)
         outcome = fit_best(ways, held_out_score(held_out.all_contexts(seed)), self._seconds())
-        return self._take(outcome, scale)
+        return self._take(outcome, units)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the context; rows with a missing value are left out with a warning."""
@@ -99,9 +93,6 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         self._adapt()
         return self
 
-    def _posterior_of(self, fitted: FittedModel, points: Any, values: Any) -> Any:
-        return fitted.model.adapt(fitted.scale.x_in(points), fitted.scale.y_in(values))
-
     def predict(
         self,
         X: Any,
@@ -118,13 +109,13 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
             raise InputError("ask for one of return_std, return_cov and quantiles at a time")
         x = self._queries(X)
         if return_cov:
-            prediction = self._functions(x, COVARIANCE_SAMPLES, self._seed())
-            return self._shaped(prediction.mean.numpy()), self._covariance(prediction)
-        prediction = self._meta().scale.y_out(self._posterior.predict(x, self.samples or 0, self._seed()))
+            functions = self._posterior.predict(x, COVARIANCE_SAMPLES, self._seed())
+            return self._shaped(functions.mean), self._covariance(functions)
+        prediction = self._posterior.predict(x, self.samples, self._seed())
         if quantiles is not None:
-            return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1).numpy())
-        mean = self._shaped(prediction.mean.numpy())
-        return (mean, self._shaped(prediction.std.numpy())) if return_std else mean
+            return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1))
+        mean = self._shaped(prediction.mean)
+        return (mean, self._shaped(prediction.std)) if return_std else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0, noise: bool = False) -> Any:
         """Functions drawn from the posterior, each coherent over X: (points, samples) or (points, outputs, samples).
@@ -132,14 +123,13 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         With `noise` each value is an observation, not the function's own.
         """
         seed = 0 if random_state is None else int(random_state)
-        prediction = self._functions(self._queries(X), n_samples, seed)
+        prediction = self._posterior.predict(self._queries(X), n_samples, seed)
         drawn = prediction.sample(seed + 1) if noise else prediction.functions
-        return self._shaped(drawn.permute(1, 2, 0).numpy())
+        return self._shaped(drawn.permute(1, 2, 0))
 
     def suggest(self, X: Any, k: int = 1, by: str = "spread") -> Any:
         """Indices of the k rows of X to observe next, most wanted first: see `nvdp.Posterior.suggest`."""
-        candidates = self._queries(X)
-        return self._posterior.suggest(candidates, k, by, seed=self._seed()).numpy()
+        return self._posterior.suggest(self._queries(X), k, by=by, seed=self._seed()).numpy()
 
     @property
     def dropout_rates_(self) -> Any:
@@ -153,31 +143,28 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         self._warn_outside(X)
-        return self._meta().scale.x_in(X)
-
-    def _functions(self, x: Any, samples: int, seed: int) -> Prediction:
-        return self._meta().scale.y_out(self._posterior.predict(x, samples, seed))
+        return X
 
     def _covariance(self, prediction: Prediction) -> Any:
         centred = prediction.functions - prediction.mean  # (sample, point, y)
         covariance = torch.einsum("spy,sqy->pqy", centred, centred) / len(centred)
         noise = prediction.stds.square().mean(0)
         covariance += torch.eye(len(noise), dtype=noise.dtype)[..., None] * noise[:, None]
-        return (covariance[..., 0] if self._flat else covariance).numpy()
+        return (covariance[..., 0] if self._flat else covariance).double().numpy()
 
     def _warn_outside(self, X: Any) -> None:
-        scale = self._meta().scale
-        outside = scale.outside(X)
+        units = self._meta().units
+        outside = units.outside(X)
         if outside.any():
-            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(scale.x_low, scale.x_high, strict=True))
+            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(units.x_low, units.x_high, strict=True))
             warnings.warn(
                 f"{int(outside.sum())} of {len(X)} points lie outside the inputs of meta-training, {bounds}: "
                 "nothing was learned about functions there",
                 stacklevel=4,
             )
 
-    def _shaped(self, values: Any) -> Any:
-        return values[:, 0] if self._flat else values
+    def _shaped(self, values: Tensor) -> Any:
+        return (values[:, 0] if self._flat else values).double().numpy()
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,6 +1,7 @@
-"""Two honest rivals of a fitted model: a Gaussian process for each context alone, and the mean curve of all tasks.
+"""Two rivals of a fitted model: a Gaussian process for each context alone, and the mean curve of all tasks.
 
-Both get the standardised data, so that a prior mean of 0 and a variance of 1 are those of the whole table.
+Tasks and predictions are in the user's units. Both rivals work on standardised data, so that a prior mean of 0 and a
+variance of 1 are those of the whole table.
 """
 
 import warnings
@@ -12,16 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.data.frames import FrameTasks
-from nvdp.models.base import MetaModel
+from nvdp.loading import Predictor
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
+from nvdp.tables.tasks import Arrays
 from nvdp.tasks import Task
+from nvdp.units import Units
 
 SCORED_CASES, MOST_EACH = 40, 2  # a GP takes its time
 LEAST_CONTEXT, MOST_CONTEXT = 3, 10
 MOST_NEIGHBOURS = 200
-Predictor = Callable[[Task], Prediction]
+Rival = Callable[[Task], Prediction]  # what is predicted at a task's targets
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,29 @@ def scoring_task(x: Float[Tensor, "point x"], y: Float[Tensor, "point y"], seed:
     return Task(x[order[:size]], y[order[:size]], x[order[size:]], y[order[size:]])
 
 
-def scored_cases(tasks: FrameTasks, seed: int) -> list[Task]:
+def scored_cases(tasks: Sequence[Arrays], seed: int) -> list[Task]:
     """Up to `SCORED_CASES` contexts: of many tasks one each, of few tasks up to `MOST_EACH`."""
-    sets = tasks.sets[:SCORED_CASES]
+    sets = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in tasks[:SCORED_CASES]]
     each = min(MOST_EACH, max(1, SCORED_CASES // len(sets)))
     return [scoring_task(x, y, seed, number * len(sets) + i) for number in range(each) for i, (x, y) in enumerate(sets)]
 
 
-def model_predictor(model: MetaModel) -> Predictor:
+def fitted_model(predictor: Predictor) -> Rival:
     """The fitted model itself."""
-    return lambda task: model.adapt(task.x_context, task.y_context).predict(task.x_target)
+    return lambda task: predictor.adapt(task.x_context, task.y_context).predict(task.x_target)
 
 
-def context_gp(task: Task) -> Prediction:
+def context_gp(units: Units) -> Rival:
     """A GP whose scale, length and noise are fitted to one context by its marginal likelihood, output by output."""
+    return lambda task: units.y_out(_gp(_standardised(task, units)))
+
+
+def _standardised(task: Task, units: Units) -> Task:
+    x, y = (units.x_in(task.x_context), units.x_in(task.x_target)), (units.y_in(task.y_context), task.y_target)
+    return Task(x[0], y[0], x[1], y[1])
+
+
+def _gp(task: Task) -> Prediction:
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -97,30 +108,31 @@ def context_gp(task: Task) -> Prediction:
     return Prediction(mean, std)
 
 
-def mean_curve(training: FrameTasks) -> Predictor:
+def mean_curve(training: Sequence[Arrays], units: Units) -> Rival:
     """Mean and spread of the training points nearest to a query, whatever their task; the context is not used."""
     from sklearn.neighbors import NearestNeighbors
 
-    x = torch.cat([x for x, _ in training.sets]).double().numpy()
-    y = torch.cat([y for _, y in training.sets]).double().numpy()
+    x = np.concatenate([np.asarray(units.x_in(x)) for x, _ in training])
+    y = np.concatenate([np.asarray(units.y_in(y)) for _, y in training])
     neighbours = NearestNeighbors(n_neighbors=max(1, min(MOST_NEIGHBOURS, round(len(x) ** 0.5) * 2, len(x)))).fit(x)
 
     def predict(task: Task) -> Prediction:
-        near = y[neighbours.kneighbors(task.x_target.double().numpy(), return_distance=False)]  # (point, near, y)
+        near = y[
+            neighbours.kneighbors(np.asarray(units.x_in(task.x_target)), return_distance=False)
+        ]  # (point, near, y)
         mean, std = torch.from_numpy(near.mean(1)), torch.from_numpy(near.std(1))
-        return Prediction(mean[None], std.clamp(min=0.02)[None])
+        return units.y_out(Prediction(mean[None], std.clamp(min=0.02)[None]))
 
     return predict
 
 
-def score_cases(predict: Predictor, tasks: Sequence[Task], y_spread: tuple[float, ...]) -> list[Case]:
-    """The scores of each task, in the units of the data."""
-    spread = torch.tensor(y_spread, dtype=torch.float64)
+def score_cases(rival: Rival, tasks: Sequence[Task]) -> list[Case]:
+    """The scores of each task."""
     cases = []
     for task in tasks:
-        prediction = predict(task)
-        log_prob = prediction.log_prob(task.y_target).double() - spread.log()
-        error = ((task.y_target - prediction.mean).double() * spread).square()
+        prediction = rival(task)
+        log_prob = prediction.log_prob(task.y_target)
+        error = (task.y_target - prediction.mean).square()
         inside = (prediction.cdf(task.y_target) - 0.5).abs() <= 0.45
         cases.append(Case(log_prob.mean().item(), error.mean().item(), inside.double().mean().item()))
     return cases

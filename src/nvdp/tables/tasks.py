@@ -8,20 +8,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
-from nvdp.data.frames import FrameTasks
+from nvdp.data.frames import ClassFrameTasks, FrameTasks
 from nvdp.data.tables import Columns, split_tasks
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
 from nvdp.tasks import Task
-from nvdp.units import DataScale
-
-if TYPE_CHECKING:
-    import pandas as pd
-from typing import TYPE_CHECKING
-
-from nvdp.data.frames import ClassFrameTasks
-from nvdp.errors import unknown_name
+from nvdp.units import Units
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,9 +121,13 @@ def in_folds(tasks: list[Held], folds: int, seed: int) -> list[tuple[list[Held],
     ]
 
 
-def standardised(tasks: list[Arrays], scale: DataScale) -> FrameTasks:
+def standardised(tasks: list[Arrays], units: Units) -> FrameTasks:
     """Tasks as a source to train on."""
-    return FrameTasks(tuple((scale.x_in(x), scale.y_in(y)) for x, y in tasks))
+    return FrameTasks(tuple((_trained_on(units.x_in(x)), _trained_on(units.y_in(y))) for x, y in tasks))
+
+
+def _trained_on(values: Any) -> Tensor:
+    return torch.as_tensor(values, dtype=torch.get_default_dtype())
 
 
 Labelled = tuple[np.ndarray, np.ndarray]
@@ -192,7 +190,7 @@ def _labelled_frame(frame: "pd.DataFrame", task: str | None, x: Any, y: str | No
     return [(each.x, labels[each.rows]) for each in table.tasks]
 
 
-def standardised_classes(tasks: list[Labelled], scale: DataScale) -> ClassFrameTasks:
+def standardised_classes(tasks: list[Labelled], units: Units) -> ClassFrameTasks:
     """Tasks as a source to train on, classes numbered task by task."""
     numbered = ((x, np.unique(labels, return_inverse=True)[1]) for x, labels in tasks)
-    return ClassFrameTasks(tuple((scale.x_in(x), torch.from_numpy(numbers)) for x, numbers in numbered))
+    return ClassFrameTasks(tuple((_trained_on(units.x_in(x)), torch.from_numpy(numbers)) for x, numbers in numbered))

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 
 from nvdp.errors import unknown_name
 from nvdp.images.classify import PictureClassifier
-from nvdp.loading import find_run, load_fitted, pretrained_names
+from nvdp.loading import find_run, load, pretrained_names
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG
@@ -84,7 +84,7 @@ def _load(name: str, folder: Path, pretrained: bool) -> Served:
     config = RunConfig.load(folder / CONFIG)
     if config.episodes is not None:
         return ServedClassifier(name, config.task, PictureClassifier.load(folder), pretrained)
-    return ServedModel(name, load_fitted(folder), pretrained)
+    return ServedModel(name, load(folder), pretrained)
 
 
 def _free_name(name: str, taken: dict[str, Served]) -> str:
