@@ -83,7 +83,7 @@ def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
 
     recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"]]
     saved = RunConfig.load(model / "config.json").model
-    assert all(getattr(saved, name) == value for name, value in recipe.model.items())
+    assert all(saved.flat()[name] == value for name, value in recipe.model.items())
 
 
 def test_parquet_is_read_as_csv_is(model, tmp_path):
