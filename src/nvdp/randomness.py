@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 TABLE = 2**22  # numbers; 16 megabytes
-TABLE_STRIDE = 16  # numbers: places begin where a line of the cache does
+TABLE_STRIDE = 16  # numbers: places begin at a line of the processor's cache
 
 
 def derived_seed(seed: int, *purpose: str | int) -> int:
@@ -34,7 +34,7 @@ def derived_generator(seed: int, *purpose: str | int, device: torch.device | str
 
 
 class ShareOfNoise(torch.Generator):
-    """A generator of which several processes each use one part: together they draw what one alone would.
+    """A generator for one of several processes: together they draw what one process would.
 
     >>> whole = standard_normal((4, 8), torch.zeros(1), torch.Generator().manual_seed(0))
     >>> parts = [ShareOfNoise.of(torch.Generator().manual_seed(0), part, 2) for part in range(2)]
@@ -69,12 +69,12 @@ def standard_normal(shape: Sequence[int], like: Tensor, generator: torch.Generat
 
 
 def tabled_normal(shape: Sequence[int], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Noise for a training step: a stretch of a table of normal numbers that begins at a random place.
+    """Noise for a training step: a slice of a fixed table of normal numbers, from a random place on.
 
-    To draw a normal number costs more than to multiply by it: fresh ones would be a twentieth of a step. The numbers of
-    a stretch are independent, and where it begins is drawn anew for every layer and step; stretches of two layers may
-    share numbers, shifted, and a place comes again after some thousands of steps. What is returned is a part of the
-    table: not to be written to. Noise that is too long for the table, or not in float32 on a CPU, is drawn.
+    Drawing normal numbers would take a twentieth of a training step. The numbers of a slice are independent, and every
+    layer and step draws its own place; slices of two layers may overlap, and a place repeats after some thousands of
+    steps. The result is a view of the table and must not be written to. Noise that is too long for the table, or is not
+    float32 on a CPU, is drawn.
 
     >>> like, first = torch.zeros(1), torch.Generator().manual_seed(0)
     >>> noise = tabled_normal((100, 100), like, first)

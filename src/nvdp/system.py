@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written beside their place, flushed to disk, then renamed."""
+"""The machine: files that are written as a whole or not at all, memory, threads and devices."""
 
 import ctypes
 import os
@@ -103,7 +103,7 @@ def keep_freed_memory() -> bool:
 
 
 def use_threads(threads: int | None = None) -> int:
-    """Set PyTorch's threads: as asked, or one on a machine of up to four cores, where more only get in the way."""
+    """Set PyTorch's threads; by default one on a machine of up to four cores, where more are slower, else half."""
     if threads is None:
         cores = os.cpu_count() or 1
         threads = 1 if cores <= 4 else cores // 2

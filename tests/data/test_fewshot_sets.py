@@ -10,14 +10,14 @@ from PIL import Image
 
 from nvdp.data import class_pools as fewshot_cache
 from nvdp.data import class_pools as fewshot_folder
-from nvdp.data.class_pools import FolderClasses, kept_array, split_classes
+from nvdp.data.class_pools import FolderClasses, cached_array, split_classes
 from nvdp.data.episodes import EpisodeConfig, episode_tasks
 from nvdp.data.features import CachedFeatures, write_features
 from nvdp.data.public import miniimagenet as fewshot_mini
-from nvdp.data.public import omniglot_classes as fewshot_omniglot
+from nvdp.data.public import omniglot as fewshot_omniglot
 from nvdp.data.public.fetch import data_folder
 from nvdp.data.public.miniimagenet import MiniImageNetClasses
-from nvdp.data.public.omniglot_classes import OmniglotClasses, characters_of
+from nvdp.data.public.omniglot import OmniglotClasses, characters_of
 from nvdp.data.registry import task_source
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
@@ -148,9 +148,9 @@ def test_mini_from_class_folders_and_a_damaged_jpeg(tmp_path, monkeypatch):
         MiniImageNetClasses().split("train")
 
 
-def test_kept_arrays_stay_in_memory_where_nothing_can_be_written(tmp_path, monkeypatch):
+def test_cached_arrays_stay_in_memory_where_nothing_can_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(fewshot_cache, "_writable", lambda folder: False)
-    array = kept_array(tmp_path / "no" / "a.npy", "", (2, 2), "uint8", lambda: iter([np.ones((2, 2), np.uint8)]))
+    array = cached_array(tmp_path / "no" / "a.npy", "", (2, 2), "uint8", lambda: iter([np.ones((2, 2), np.uint8)]))
     assert array.tolist() == [[1, 1], [1, 1]]
     assert not (tmp_path / "no").exists()
 
@@ -192,7 +192,7 @@ def test_folders_that_cannot_be_used_are_told_in_one_line(tmp_path):
     train = split_classes(sorted(path.name for path in folder.iterdir()))["train"]
     picture((9, 9)).save(folder / train[-1] / "2.png")
     fewshot_folder._split.cache_clear()
-    with pytest.raises(InputError, match=r"2\.png is grey but 0\.png is colour; take all to one kind"):
+    with pytest.raises(InputError, match=r"2\.png is grey but 0\.png is colour; convert all with --channels"):
         tasks().training_batch(0, 0, 2)
     assert tasks(channels=1).x_dim == 64
     (folder / train[0] / "1.png").write_bytes(b"\x89PNG rubbish")

@@ -26,7 +26,6 @@ def place(tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.setenv("NVDP_DATA", str(folder))
     monkeypatch.setattr(fetch, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(image_sets, "cache_folder", lambda: tmp_path / "cache")
     image_sets._read.cache_clear()
     return folder
 

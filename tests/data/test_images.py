@@ -150,7 +150,7 @@ def test_three_channels_are_scored_per_value(small_config):
 def test_presets_have_the_papers_sizes_without_any_data(task, channels, representation, monkeypatch):
     monkeypatch.delenv("NVDP_DATA", raising=False)
     config = preset_config(task, "nvdp", "paper")
-    assert (config.model.x_dim, config.model.y_dim, config.model.representation) == (2, channels, representation)
+    assert (config.model.x_dim, config.model.y_dim, config.model.encoder.size) == (2, channels, representation)
     assert (config.learning_rate, config.tasks_per_step, config.schedule) == (4e-4, 16, "constant")
     assert preset_config(task, "nvdp", "cpu").schedule == "cosine"
     assert (preset_config(task, "nvdp", "released").kl.weight) == 0.5
@@ -160,7 +160,7 @@ def test_presets_have_the_papers_sizes_without_any_data(task, channels, represen
 def test_a_split_that_is_not_there_is_refused():
     with pytest.raises(InputError, match="unknown split 'tset'; did you mean 'test'"):
         task_source("mnist", split="tset")
-    with pytest.raises(InputError, match="gp tasks are drawn, not kept: they have no split 'test'"):
+    with pytest.raises(InputError, match="gp tasks are drawn at random and have no split 'test'"):
         task_source("gp", split="test")
 
 

@@ -1,4 +1,4 @@
-"""The images of one split class by class, or their features: what episodes are drawn from."""
+"""Images, or their features, by class: episodes are drawn from them. Decoded images are cached as mapped arrays."""
 
 import hashlib
 import os
@@ -15,8 +15,7 @@ from jaxtyping import Float, Int
 from numpy.lib import format as npy
 from torch import Tensor
 
-from nvdp.data.image_files import open_picture, picture_channels
-from nvdp.data.images import SUFFIXES, check_split, read_pictures
+from nvdp.data.image_files import SUFFIXES, check_split, open_picture, picture_channels, read_pictures
 from nvdp.data.public.fetch import cache_folder
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
@@ -28,11 +27,11 @@ QUARTER_TURNS = 4
 
 @dataclass(frozen=True, eq=False)
 class ClassPool:
-    """Points of a split, those of a class together.
+    """The points of a split, sorted by class.
 
     `points` are uint8 images (image, row, column, channel) or float features (image, feature), perhaps mapped from a
-    file. With `turned`, every class turned by 90, 180 and 270 degrees is a class of its own: class r · C + c shows
-    class c after r quarter turns.
+    file. With `turned`, every class rotated by 90, 180 and 270 degrees is a further class: class r · C + c shows class
+    c after r quarter turns.
 
     >>> pool = ClassPool(np.zeros((5, 2, 2, 1), np.uint8), np.array([2, 3]), ("a", "b"), turned=True)
     >>> pool.classes, pool.name(3), pool.vectors(np.array([3]), np.array([[2, 0]])).shape
@@ -60,7 +59,7 @@ class ClassPool:
         return np.tile(self.counts, self.classes // len(self.names))
 
     def name(self, index: int) -> str:
-        """What a class is called."""
+        """The name of a class."""
         turns, base = divmod(index, len(self.names))
         return f"{self.names[base]} turned by {90 * turns}°" if turns else self.names[base]
 
@@ -132,33 +131,33 @@ DIGEST_BYTES = 32
 BLOCK = 1 << 22
 
 
-def kept_array(
+def cached_array(
     path: Path, origin: str, shape: tuple[int, ...], dtype: str, make: Callable[[], Iterator[np.ndarray]]
 ) -> np.ndarray:
     """The array at `path`, made from the parts that `make` yields if it is not there, damaged, or of another origin.
 
-    In a folder that cannot be written to, the array stays in memory: that costs memory, nothing else.
+    If the folder cannot be written to, the array stays in memory.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     place, made = Path(folder) / "squares.npy", []
     ...     parts = lambda: (made.append(k) or np.full((2, 3), k, np.uint8) for k in range(2))
-    ...     both = [kept_array(place, "v1", (4, 3), "uint8", parts).sum().item() for _ in range(2)]
+    ...     both = [cached_array(place, "v1", (4, 3), "uint8", parts).sum().item() for _ in range(2)]
     >>> both, made
     ([6, 6], [0, 1])
     """
-    if (array := read_kept(path, origin, shape, dtype)) is not None:
+    if (array := read_cached(path, origin, shape, dtype)) is not None:
         return array
     if not _writable(path.parent):
         return np.concatenate(list(make()))
     write_whole(path, lambda beside: _write(beside, origin, shape, dtype, make()))
-    array = read_kept(path, origin, shape, dtype)
+    array = read_cached(path, origin, shape, dtype)
     if array is None:
         raise InputError(f"{path} was damaged while it was written: is the disk in order?")
     return array
 
 
-def read_kept(path: Path, origin: str, shape: tuple[int, ...], dtype: str) -> np.ndarray | None:
+def read_cached(path: Path, origin: str, shape: tuple[int, ...], dtype: str) -> np.ndarray | None:
     """The array at `path`, mapped; None if it is not there, damaged, or of another origin."""
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -188,7 +187,7 @@ def _writable(folder: Path) -> bool:
 
 def _write(beside: Path, origin: str, shape: tuple[int, ...], dtype: str, parts: Iterator[np.ndarray]) -> None:
     digest, rows = hashlib.sha256(origin.encode()), 0
-    # Plain writing: to write into a mapped file of a full disk would end the process.
+    # Not into a mapped file: on a full disk that ends the process.
     with beside.open("wb") as file:
         npy.write_array_header_1_0(
             file, {"descr": npy.dtype_to_descr(np.dtype(dtype)), "fortran_order": False, "shape": shape}
@@ -211,7 +210,7 @@ def file_digest(path: Path) -> str:
         return f"{path.stat().st_size} {hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-SHARE = 0.15  # of the classes validates, and as many test
+SHARE = 0.15  # of the classes is for validation, and as much for testing
 PART = 256  # pictures decoded at a time
 Classes = Mapping[str, Sequence[Path]]
 
@@ -266,7 +265,7 @@ def class_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def split_classes(names: Sequence[str]) -> dict[str, list[str]]:
-    """Which classes train, validate and test.
+    """The classes of each split.
 
     >>> {split: len(part) for split, part in split_classes([str(k) for k in range(20)]).items()}
     {'validation': 3, 'test': 3, 'train': 14}
@@ -293,7 +292,7 @@ def pool_of_files(classes: Classes, config: DataConfig, first: Path, place: str)
             yield np.stack(part)
 
     shape = (len(files), config.size, config.size, _channels(first, config))
-    images = kept_array(cache_folder() / "decoded" / f"classes-{key}.npy", repr(state), shape, "uint8", parts)
+    images = cached_array(cache_folder() / "decoded" / f"classes-{key}.npy", repr(state), shape, "uint8", parts)
     return ClassPool(images, np.array([len(part) for part in classes.values()]), tuple(classes))
 
 

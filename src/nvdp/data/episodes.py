@@ -11,8 +11,7 @@ from torch import Tensor
 from nvdp.data.class_pools import ClassPool, ClassSource, FolderClasses
 from nvdp.data.features import CachedFeatures
 from nvdp.data.public.miniimagenet import MINIIMAGENET, MiniImageNetClasses
-from nvdp.data.public.omniglot import OMNIGLOT
-from nvdp.data.public.omniglot_classes import OmniglotClasses
+from nvdp.data.public.omniglot import OMNIGLOT, OmniglotClasses
 from nvdp.data.source import NO_DATA, VALIDATION_CHUNK, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
@@ -116,7 +115,7 @@ class EpisodeTasks:
         return self._draw("train", tasks, derived_generator(seed, self.name, "train", step))
 
     def validation_chunk(self, seed: int, chunk: int) -> TaskBatch:
-        """Episodes of the scored split; they do not depend on the regime, nor the queries' classes on the shot."""
+        """Episodes of the scored split; the classes do not depend on the regime or the shot."""
         return self._draw(self.scored, VALIDATION_CHUNK, derived_generator(seed, self.name, self.scored, chunk))
 
     def _draw(self, split: str, tasks: int, generator: torch.Generator) -> TaskBatch:

@@ -1,7 +1,7 @@
 """Features of all images of a set, computed once by a pretrained extractor and kept beside it.
 
-An extractor's folder (``nvdp pretrain``) holds features/SPLIT.npy: a row for each image, class by class, turned classes
-after the upright ones, so that an episode of features has the very images that an episode of images would have.
+An extractor's folder (``nvdp pretrain``) holds features/SPLIT.npy: a row for each image, sorted by class, rotated
+classes last. An episode of features has the same images as an episode of images.
 """
 
 import json
@@ -16,9 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.data.class_pools import ClassPool, ClassSource, kept_array, read_kept
-from nvdp.data.image_files import SPLITS
-from nvdp.data.images import check_split
+from nvdp.data.class_pools import ClassPool, ClassSource, cached_array, read_cached
+from nvdp.data.image_files import SPLITS, check_split
 from nvdp.data.public.fetch import cache_folder
 from nvdp.errors import InputError
 from nvdp.system import write_text
@@ -85,7 +84,7 @@ def _pool(folder: Path, task: str, split: str) -> ClassPool:
     described = _described(folder, task)
     part = described["splits"][split]
     shape = (sum(part["counts"]), int(described["features"]))
-    points = read_kept(folder / FOLDER / f"{split}.npy", described["origin"], shape, "float32")
+    points = read_cached(folder / FOLDER / f"{split}.npy", described["origin"], shape, "float32")
     if points is None:
         raise InputError(
             f"{folder / FOLDER / split}.npy is missing, damaged or of other weights; "
@@ -97,9 +96,9 @@ def _pool(folder: Path, task: str, split: str) -> ClassPool:
 def write_features(
     source: ClassSource, folder: Path, extract: Extract, features: int, origin: str, said: Callable[[str], None] = print
 ) -> None:
-    """Pass every image of a source through an extractor and keep the features; those that are there stay.
+    """Pass every image of a source through an extractor and save the features, unless they are saved already.
 
-    `origin` names the weights of the extractor: features of other weights are made again.
+    `origin` identifies the extractor's weights: features of other weights are computed again.
     """
     splits = {}
     for split in SPLITS:
@@ -109,7 +108,7 @@ def write_features(
         def parts(pool: ClassPool = pool) -> Iterator[np.ndarray]:
             return _extracted(pool, extract)
 
-        kept_array(folder / FOLDER / f"{split}.npy", origin, (int(counts.sum()), features), "float32", parts)
+        cached_array(folder / FOLDER / f"{split}.npy", origin, (int(counts.sum()), features), "float32", parts)
         splits[split] = {"counts": counts.tolist(), "names": [pool.name(index) for index in range(pool.classes)]}
         said(f"{split}: features of {counts.sum():,} images of {pool.classes:,} classes")
     described = {"task": source.name, "features": features, "origin": origin, "splits": splits}

@@ -1,4 +1,4 @@
-"""Reading files of images as uint8 arrays: npz, idx, single pictures; damage is one line that names the file."""
+"""Files of images as uint8 arrays: npz, idx, zip, single pictures; an error names the damaged file."""
 
 import gzip
 import io
@@ -8,7 +8,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,17 +16,25 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from numpy.lib.npyio import NpzFile
 
-from nvdp.errors import InputError
+from nvdp.data.source import DataConfig
+from nvdp.errors import InputError, unknown_name
 from nvdp.system import write_whole
 
 if TYPE_CHECKING:
     from PIL import Image
 
-Images = UInt8[np.ndarray, "_image _row _column _channel"]  # sets of different sizes meet in one call
+Images = UInt8[np.ndarray, "_image _row _column _channel"]  # sizes differ between sets
 Splits = dict[str, Images]  # by "train", "validation", "test"
 SPLITS = ("train", "validation", "test")
 DAMAGE = (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, lzma.LZMAError)
 KINDS = {1: "grey", 3: "colour"}
+SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
+
+
+def check_split(name: str) -> None:
+    """Refuse an unknown split."""
+    if name not in SPLITS:
+        raise unknown_name("split", name, SPLITS)
 
 
 def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
@@ -43,7 +51,7 @@ def read_npz(path: Path, *names: str) -> tuple[np.ndarray, ...]:
             return tuple(file[name] for name in names)
     except InputError:  # a ValueError too, as some kinds of damage are
         raise
-    except DAMAGE:  # NumPy's own words would advise to load it unsafely
+    except DAMAGE:  # NumPy's own message advises to load it unsafely
         raise InputError(f"{path} is damaged or no npz file") from None
 
 
@@ -94,7 +102,7 @@ def open_picture(file: Path | bytes, name: str) -> "Image.Image":
     from PIL import Image, ImageOps, UnidentifiedImageError
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Pillow, about odd metadata: pixels are all that is taken
+        warnings.simplefilter("ignore")  # Pillow's, about odd metadata: only pixels are used
         try:
             with Image.open(io.BytesIO(file) if isinstance(file, bytes) else file) as picture:
                 picture.load()
@@ -123,6 +131,21 @@ def picture_array(picture: "Image.Image", size: int, channels: int) -> UInt8[np.
     picture = picture.convert("L" if channels == 1 else "RGB")
     fitted = ImageOps.fit(picture, (size, size), Image.Resampling.BOX)  # area means, as CelebA's pictures are made
     return np.asarray(fitted, dtype=np.uint8).reshape(size, size, channels)
+
+
+def read_pictures(files: Sequence[Path], config: DataConfig) -> Iterator[UInt8[np.ndarray, "row column channel"]]:
+    """The central squares of pictures; all grey or all in colour as the first one, unless `channels` converts them."""
+    channels = config.channels
+    for file in files:
+        picture = open_picture(file, str(file))
+        found = picture_channels(picture)
+        channels = channels or found
+        if config.channels is None and found != channels:
+            raise InputError(
+                f"{file} is {KINDS[found]} but {files[0].name} is {KINDS[channels]}; "
+                "convert all with --channels 1 (grey) or 3 (colour)"
+            )
+        yield picture_array(picture, config.size, channels)
 
 
 def write_picture(path: Path, pixels: Float[np.ndarray, "row column channel"]) -> None:

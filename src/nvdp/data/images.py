@@ -1,7 +1,8 @@
-"""The images behind a task: a public set by its name, or any folder of pictures; read when first asked for."""
+"""Image completion: the pixels of an image are the points of a task (section 5.2).
 
-import hashlib
-from collections.abc import Callable, Iterator, Sequence
+Images come from a public set or from a folder of pictures, and are read on first use.
+"""
+
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,15 +13,14 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from nvdp.data.image_files import KINDS, SPLITS, Images, Splits, open_picture, picture_array, picture_channels
+from nvdp.data.image_files import SUFFIXES, Images, Splits, check_split, open_picture, picture_channels, read_pictures
 from nvdp.data.public.celeba import CELEBA
-from nvdp.data.public.fetch import Found, PublicSet, cache_folder, locate, ways_to_provide
+from nvdp.data.public.fetch import Found, PublicSet, locate, prepared, ways_to_provide
 from nvdp.data.public.mnist import MNIST
 from nvdp.data.public.omniglot import OMNIGLOT
 from nvdp.data.source import VALIDATION_CHUNK, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
-from nvdp.system import write_whole
 from nvdp.tasks import TaskBatch
 
 PUBLIC_SETS: dict[str, PublicSet] = {s.name: s for s in (MNIST, OMNIGLOT, CELEBA)}
@@ -66,7 +66,7 @@ class PublicImages:
         return public_set(self.name).channels
 
     def split(self, name: str) -> Images:
-        """The images of a split; a set that is not here is told with the ways to provide it."""
+        """The images of a split; if the set is not on this machine, the error says how to provide it."""
         check_split(name)
         images = public_set(self.name)
         found = locate(images)
@@ -82,12 +82,6 @@ def public_set(name: str) -> PublicSet:
     return PUBLIC_SETS[name]
 
 
-def check_split(name: str) -> None:
-    """Refuse a split that is not there."""
-    if name not in SPLITS:
-        raise unknown_name("split", name, SPLITS)
-
-
 @cache
 def _read(name: str, found: Found) -> Splits:
     images = PUBLIC_SETS[name]
@@ -96,37 +90,14 @@ def _read(name: str, found: Found) -> Splits:
     return prepared(name, found, lambda: images.read(found))
 
 
-def prepared(name: str, found: Found, read: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Small pictures made once from many files, and kept in the cache as long as the files do not change."""
-    state = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
-    key = hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
-    path = cache_folder() / "prepared" / f"{name}-{key}.npz"
-    if path.exists():
-        with np.load(path, allow_pickle=False) as file:
-            return {part: file[part] for part in file.files}
-    splits = read()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, lambda beside: _save(beside, splits))
-    except (OSError, InputError):  # a cache that cannot be written costs time, nothing else
-        return splits
-    return splits
-
-
-def _save(path: Path, splits: dict[str, np.ndarray]) -> None:
-    with path.open("wb") as file:
-        np.savez(file, **splits)  # type: ignore[arg-type]
-
-
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
-FEWEST, SHARE = 3, 10  # pictures a folder must hold; one in so many validates, and as many test
+FEWEST, SHARE = 3, 10  # pictures a folder must hold; one tenth is for validation, another for testing
 
 
 @dataclass(frozen=True)
 class FolderImages:
     """The pictures of a folder and those inside it, each cut to its central square.
 
-    They are all grey or all in colour, as the first one is, unless `channels` takes them to one of the two.
+    All must be grey or all in colour, as the first one is, unless `channels` converts them.
     """
 
     config: DataConfig
@@ -166,21 +137,6 @@ def picture_files(config: DataConfig) -> list[Path]:
     return files
 
 
-def read_pictures(files: Sequence[Path], config: DataConfig) -> Iterator[UInt8[np.ndarray, "row column channel"]]:
-    """The central squares of pictures that are all grey or all in colour, as the first one or as `channels` says."""
-    channels = config.channels
-    for file in files:
-        picture = open_picture(file, str(file))
-        found = picture_channels(picture)
-        channels = channels or found
-        if config.channels is None and found != channels:
-            raise InputError(
-                f"{file} is {KINDS[found]} but {files[0].name} is {KINDS[channels]}; "
-                "take all to one kind with --channels 1 (grey) or 3 (colour)"
-            )
-        yield picture_array(picture, config.size, channels)
-
-
 @cache
 def _read_folder(config: DataConfig) -> Splits:
     images = np.stack(list(read_pictures(picture_files(config), config)))
@@ -212,7 +168,7 @@ def pixel_values(images: UInt8[np.ndarray, "image row column channel"]) -> Float
 def whole_images(
     images: UInt8[np.ndarray, "image row column channel"], is_context: Bool[Tensor, "image pixel"]
 ) -> TaskBatch:
-    """Images as tasks of all their pixels, row by row, with the given ones as the context."""
+    """Images as tasks of all their pixels, row by row; the given pixels are the context."""
     count, rows, columns, _ = images.shape
     x = pixel_coordinates(rows, columns).expand(count, -1, -1)
     return TaskBatch(x, pixel_values(images), is_context, torch.ones_like(is_context))
@@ -220,7 +176,7 @@ def whole_images(
 
 @dataclass(frozen=True)
 class ImageTasks:
-    """The pixels of a set of images as tasks; `split` is what is scored, training never sees it."""
+    """Pixels of a set of images as tasks; `split` is the split for scoring, never used for training."""
 
     source: ImageSource
     split: str = "validation"
@@ -261,7 +217,7 @@ class ImageTasks:
         return TaskBatch(x, y, position < size, mask)
 
     def validation_chunk(self, seed: int, chunk: int) -> TaskBatch:
-        """All pixels of 64 images, S of them the context; no image comes twice before all have come once."""
+        """All pixels of 64 images, S of them the context; images repeat only after all have been used."""
         images = self.source.split(self.split)
         order = torch.randperm(len(images), generator=derived_generator(seed, self.name, self.split, "order"))
         chosen = order[(chunk * VALIDATION_CHUNK + torch.arange(VALIDATION_CHUNK)) % len(images)]

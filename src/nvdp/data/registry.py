@@ -6,7 +6,8 @@ from functools import partial
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, episode_tasks
 from nvdp.data.frames import FrameTasks
 from nvdp.data.gp import GPTasks
-from nvdp.data.images import PUBLIC_SETS, FolderImages, ImageTasks, PublicImages, check_split
+from nvdp.data.image_files import check_split
+from nvdp.data.images import PUBLIC_SETS, FolderImages, ImageTasks, PublicImages
 from nvdp.data.source import NO_DATA, DataConfig, TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
@@ -30,7 +31,7 @@ def _drawn(
     kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
 ) -> TaskSource:
     if split != "validation":
-        raise InputError(f"{kind.name} tasks are drawn, not kept: they have no split '{split}'; choose another --seed")
+        raise InputError(f"{kind.name} tasks are drawn at random and have no split '{split}'; choose another --seed")
     return kind()
 
 
@@ -51,7 +52,7 @@ def image_size(name: str, data: DataConfig) -> int:
 
 
 def check_task(name: str) -> None:
-    """Refuse a name that is no family of tasks."""
+    """Refuse an unknown family of tasks."""
     if name not in SOURCES:
         raise unknown_name("task", name, SOURCES)
 
@@ -61,7 +62,7 @@ def task_source(
 ) -> TaskSource:
     """The source of tasks of that name; no file is read before it is asked for tasks.
 
-    `episodes` is the shape of the tasks of classification; the others have none.
+    `episodes` is the shape of few-shot tasks; None for the others.
 
     >>> task_source("gp").x_dim, task_source("mnist").x_dim, task_source("celeba").y_dim
     (1, 2, 3)

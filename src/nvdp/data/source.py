@@ -1,4 +1,4 @@
-"""What a task's name alone does not say: the folder of pictures, their size and their channels."""
+"""Sources of tasks: what each family provides, and the settings of those that read a folder of images."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ SMALLEST_SIZE = 4
 
 @dataclass(frozen=True)
 class DataConfig:
-    """The data of a run whose task is ``images``; the other tasks need none of it."""
+    """The data of the tasks ``images`` and ``folder-of-classes``; the other tasks need none of it."""
 
     folder: str | None = None
     size: int = 32  # pictures are cut to a square and resized to size × size
-    channels: int | None = None  # 1 or 3 takes every picture to it; None as the files are, which must then agree
+    channels: int | None = None  # 1 or 3 converts every picture; None: as the files are, which must then agree
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or self.size < SMALLEST_SIZE:
@@ -26,7 +26,7 @@ class DataConfig:
 
 
 NO_DATA = DataConfig()
-VALIDATION_CHUNK = 64  # tasks drawn from one generator; part of the validation sets' definition
+VALIDATION_CHUNK = 64  # tasks drawn from one generator; another number gives other validation sets
 
 
 class TaskSource(Protocol):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nvdp.data.class_pools import image_vectors
 from nvdp.data.features import Extract, extractor_folder
-from nvdp.data.images import SUFFIXES, read_pictures
+from nvdp.data.image_files import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FewShotModel

@@ -1,4 +1,4 @@
-"""CelebA: faces, here 32 × 32 in colour (Liu et al. 2015); for non-commercial research, never to be passed on.
+"""CelebA: faces, here 32 × 32 in colour (Liu et al. 2015); for non-commercial research, not to be passed on.
 
 The central 148 × 148 square of each aligned 178 × 218 picture, resized by area means. Splits are the official
 partition, which goes by file number; no person is in two of them.
@@ -46,8 +46,8 @@ def from_public_files(paths: Sequence[Path]) -> Splits:
 def _splits(images: np.ndarray, number: np.ndarray, path: Path) -> Splits:
     part = np.digitize(number, (FIRST_VALIDATION, FIRST_TEST))
     splits = {"train": images[part == 0], "validation": images[part == 1], "test": images[part == 2]}
-    for name, few in splits.items():
-        if not len(few):
+    for name, found in splits.items():
+        if not len(found):
             raise InputError(f"{path} holds {len(images)} CelebA pictures but none of the {name} part")
     return splits
 

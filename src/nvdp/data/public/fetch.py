@@ -1,4 +1,4 @@
-"""A public set of images: what it is called and made of, and where its files may lie."""
+"""Public sets of images: their files, where to find or download them, and a cache of prepared images."""
 
 import hashlib
 import os
@@ -6,13 +6,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from nvdp.data.image_files import Splits
 from nvdp.errors import InputError
+from nvdp.system import write_whole
 
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file as its home gives it out, its checksum, and the names it has when unpacked."""
+    """One published file: its name, its checksum, and its names when unpacked."""
 
     name: str
     md5: str
@@ -38,13 +41,13 @@ class PublicSet:
     npz: str | None  # the whole set as one file, where there is such a file
     npz_sha256: str | None
     files: tuple[PublicFile, ...]
-    folders: tuple[str, ...]  # where inside a folder of data the public files usually lie
-    download: str | None  # the address that file names are appended to, if anyone may download
+    folders: tuple[str, ...]  # below the data folder, where the public files usually are
+    download: str | None  # the address of the files, if a program may download them
     home: str
     terms: str
     from_npz: Callable[[Path], Splits]
     from_public_files: Callable[[Sequence[Path]], Splits]
-    layout: str | None = None  # how unpacked files must lie, where their names do not say it
+    layout: str | None = None  # of unpacked files, where their names do not say it
 
     def find(self, folder: Path) -> Found | None:
         """The set's files in a folder of data, the npz first."""
@@ -98,7 +101,7 @@ def locate(public_set: PublicSet) -> Found | None:
 
 
 def ways_to_provide(public_set: PublicSet) -> str:
-    """One line: how to get a set that is not here."""
+    """One line: how to provide a set that is not on this machine."""
     files = " and ".join(file.name for file in public_set.files)
     third = (
         f"download it with `nvdp data fetch {public_set.name}`"
@@ -124,14 +127,14 @@ def download(public_set: PublicSet) -> list[Path]:
             path = pooch.retrieve(url, f"md5:{file.md5}", file.name, cache_folder() / public_set.name)
         except ValueError as error:  # pooch's word for a wrong checksum
             raise InputError(f"{url} is not the file it should be: {' '.join(str(error).split())}") from None
-        except OSError as error:  # the errors of requests among them, whose text is a paragraph
+        except OSError as error:  # errors of requests too, whose text is a paragraph
             raise InputError(f"cannot download {url} ({type(error).__name__}): is this machine online?") from None
         paths.append(Path(path))
     return paths
 
 
 def verify(public_set: PublicSet, found: Found) -> list[str]:
-    """A line about each file: its checksum matches, or it has none that is known; a mismatch is an error."""
+    """A line for each file: its checksum matches, or none is known; a mismatch is an error."""
     if found.is_npz:
         known = {found.paths[0]: ("sha256", public_set.npz_sha256)}
     else:
@@ -149,3 +152,25 @@ def verify(public_set: PublicSet, found: Found) -> list[str]:
             raise InputError(f"{path} has {kind} {actual}; the published file has {expected}")
         lines.append(f"{path}: {kind} matches")
     return lines
+
+
+def prepared(name: str, found: Found, read: Callable[[], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The arrays that `read` makes from a set's files, cached for as long as the files do not change."""
+    state = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in found.paths]
+    key = hashlib.blake2b(repr(state).encode(), digest_size=8).hexdigest()
+    path = cache_folder() / "prepared" / f"{name}-{key}.npz"
+    if path.exists():
+        with np.load(path, allow_pickle=False) as file:
+            return {part: file[part] for part in file.files}
+    splits = read()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, lambda beside: _save(beside, splits))
+    except (OSError, InputError):  # without a cache it takes longer, nothing else
+        return splits
+    return splits
+
+
+def _save(path: Path, splits: dict[str, np.ndarray]) -> None:
+    with path.open("wb") as file:
+        np.savez(file, **splits)  # type: ignore[arg-type]

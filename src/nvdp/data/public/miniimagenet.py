@@ -1,6 +1,6 @@
 """miniImageNet: 100 classes of 600 pictures, 84 × 84 in colour, split 64/16/20 (Ravi & Larochelle 2017).
 
-For non-commercial research, never to be passed on, so there is no address to download it from. It is read from two npz
+For non-commercial research and not to be passed on, so there is no address to download it from. It is read from two npz
 files of JPEG bytes, or from class folders in miniimagenet/train, val and test; decoded once into the cache.
 """
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nvdp.data.class_pools import PART, ClassPool, class_files, file_digest, first_file, kept_array, pool_of_files
-from nvdp.data.image_files import SPLITS, Splits, open_picture, picture_array, read_npz
-from nvdp.data.images import check_split
+from nvdp.data.class_pools import PART, ClassPool, cached_array, class_files, file_digest, first_file, pool_of_files
+from nvdp.data.image_files import SPLITS, Splits, check_split, open_picture, picture_array, read_npz
 from nvdp.data.public.fetch import PublicFile, PublicSet, cache_folder, locate, ways_to_provide
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
@@ -72,7 +71,7 @@ def _pool_of_npz(path: Path, split: str) -> ClassPool:
             yield np.stack(pictures)
 
     place = cache_folder() / "decoded" / f"miniimagenet-{split}.npy"
-    images = kept_array(place, file_digest(path), (len(chosen), SIZE, SIZE, CHANNELS), "uint8", parts)
+    images = cached_array(place, file_digest(path), (len(chosen), SIZE, SIZE, CHANNELS), "uint8", parts)
     counts = np.bincount(labels[chosen], minlength=len(class_split))[classes]
     return ClassPool(images, counts, tuple(class_names[classes].tolist()))
 

@@ -1,18 +1,26 @@
 """Omniglot: 1,623 characters of 50 alphabets, each drawn 20 times, here 28 × 28 grey, ink 255 on 0 (Lake et al. 2015).
 
-Training images are the official background alphabets but the last four, which are the validation images; the official
-evaluation alphabets are for final numbers and for transfer. Characters go by their original number, the XXXX of
-XXXX_YY.png.
+Characters have their original number, the XXXX of XXXX_YY.png. The set is split in two ways. For image completion the
+official background alphabets train, but for the last four, which validate; the official evaluation alphabets test.
+
+For few-shot classification 1,100 characters train, 100 validate and 423 test (the split of Vinyals et al.). A fixed
+permutation of all characters chooses them, so a test character is new but its alphabet need not be. Training characters
+rotated by 90, 180 and 270 degrees are further classes; validation and test characters are upright only.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from nvdp.data.image_files import Images, Splits, archive_members, checked_images, open_picture, read_npz
-from nvdp.data.public.fetch import PublicFile, PublicSet
+from nvdp.data.class_pools import ClassPool
+from nvdp.data.image_files import Images, Splits, archive_members, check_split, checked_images, open_picture, read_npz
+from nvdp.data.public.fetch import Found, PublicFile, PublicSet, locate, prepared, ways_to_provide
 from nvdp.errors import InputError
+from nvdp.randomness import derived_generator
 
 SIZE = 28
 FIRST_VALIDATION, FIRST_TEST = 837, 965  # character numbers: Ojibwe … Tifinagh validate, Angelic … ULOG test
@@ -75,3 +83,64 @@ OMNIGLOT = PublicSet(
     from_npz=from_npz,
     from_public_files=from_public_files,
 )
+
+
+CHARACTERS, TRAINING_SIDE, VALIDATION = 1_623, 1_200, 100
+
+
+def characters_of(split: str) -> np.ndarray:
+    """The character numbers (1 … 1623) of a split, ascending.
+
+    >>> {split: len(characters_of(split)) for split in ("train", "validation", "test")}
+    {'train': 1100, 'validation': 100, 'test': 423}
+    """
+    check_split(split)
+    order = 1 + torch.randperm(CHARACTERS, generator=derived_generator(0, "omniglot few-shot", "split")).numpy()
+    border = TRAINING_SIDE - VALIDATION
+    parts = {"train": order[:border], "validation": order[border:TRAINING_SIDE], "test": order[TRAINING_SIDE:]}
+    return np.sort(parts[split])
+
+
+@dataclass(frozen=True)
+class OmniglotClasses:
+    """Characters as classes, wherever this machine has Omniglot."""
+
+    name: str = "omniglot-fewshot"
+    size: int = SIZE
+    channels: int = 1
+
+    @property
+    def features(self) -> int:
+        """Pixels of an image."""
+        return self.size**2
+
+    def split(self, name: str) -> ClassPool:
+        """The characters of a split; of `train` their rotated versions too."""
+        check_split(name)
+        found = locate(OMNIGLOT)
+        if found is None:
+            raise InputError(f"omniglot is not on this machine: {ways_to_provide(OMNIGLOT)}")
+        return _pool(found, name)
+
+
+@cache
+def _pool(found: Found, split: str) -> ClassPool:
+    images, numbers = _numbered(found)
+    order = np.argsort(numbers, kind="stable")
+    order = order[np.isin(numbers[order], characters_of(split))]
+    present, counts = np.unique(numbers[order], return_counts=True)
+    names = [f"character {number}" for number in present]
+    return ClassPool(images[order], counts, names, turned=split == "train")
+
+
+@cache
+def _numbered(found: Found) -> tuple[np.ndarray, np.ndarray]:
+    if found.is_npz:
+        return numbered_from_npz(found.paths[0])
+
+    def read() -> dict[str, np.ndarray]:
+        images, numbers = numbered_from_public_files(found.paths)
+        return {"images": images, "numbers": numbers}
+
+    kept = prepared("omniglot-numbered", found, read)
+    return kept["images"], kept["numbers"]
