@@ -37,8 +37,9 @@ def test_the_points_of_a_task_are_predicted_as_the_fitted_model_does(page, runs)
     assert asked["x"] == [[10], [200], [400]]  # the first three of the oak
     predictor = nvdp.load(runs[-1])
     x, y, query = (np.array(asked[name], dtype=float) for name in ("x", "y", "query"))
-    expected = predictor.adapt(x, y).predict(query, 16, 1)
-    np.testing.assert_allclose(answer["mean"], expected.mean.detach(), atol=1e-3)
+    expected = predictor.adapt(x, y).predict(query)
+    np.testing.assert_allclose(answer["mean"], expected.mean, atol=1e-3)
+    np.testing.assert_allclose(answer["std"], expected.std, atol=1e-3)
     assert page.locator("#data-plot .hidden-point").count() == 1
     assert "of the 1 point it has not seen" in page.text_content("#data-note")
 

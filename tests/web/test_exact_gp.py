@@ -15,7 +15,7 @@ def test_with_one_kernel_it_is_the_oracle_of_the_tasks():
     exact.length_scale, exact.signal_scale = tasks.length_scale, tasks.signal_scale
     is_context = tasks.is_context[0]
     x, y = (part[0][is_context].double().numpy() for part in (tasks.x, tasks.y))
-    answer, oracle = exact.answer(x, y, tasks.x[0].double().numpy(), 0, 0), tasks.oracle()
+    answer, oracle = exact.adapt(x, y).predict(tasks.x[0].double().numpy()), tasks.oracle()
     np.testing.assert_allclose(answer.mean, oracle.mean[0], atol=1e-6)
     np.testing.assert_allclose(answer.std, oracle.std[0], atol=1e-6)
 
@@ -30,21 +30,20 @@ def test_many_points_tell_the_kernel_that_drew_them():
     covariance.diagonal().add_(NOISE**2)
     noise = torch.randn(60, 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.linalg.cholesky(covariance) @ noise
-    log_weight = exact._condition(x.expand(48, -1, -1), y, x.expand(48, -1, -1))[2]
-    likeliest = float(exact.length_scale[log_weight.argmax()])
+    likeliest = float(exact.length_scale[exact.adapt(x[0].numpy(), y.numpy()).log_evidence.argmax()])
     assert abs(likeliest - float(exact.length_scale[kernel])) < 0.07
 
 
 def test_sampled_functions_have_the_mixtures_mean_and_deviation():
     x, y = np.array([[-1.0], [0.5]]), np.array([[0.5], [-0.5]])
-    answer = ExactGP().answer(x, y, QUERY, 4000, 0)
-    spread = np.sqrt(np.square(answer.std) - NOISE**2)
-    np.testing.assert_allclose(answer.functions.mean(0), answer.mean, atol=0.06)
-    np.testing.assert_allclose(answer.functions.std(0), spread, atol=0.06)
+    posterior = ExactGP().adapt(x, y)
+    moments, sampled = posterior.predict(QUERY), posterior.predict(QUERY, samples=4000)
+    np.testing.assert_allclose(sampled.mean, moments.mean, atol=0.06)
+    np.testing.assert_allclose(sampled.std, moments.std, atol=0.06)
 
 
 def test_functions_pass_through_points_whatever_is_asked_beside():
     x, y = np.array([[0.25]]), np.array([[0.75]])
     repeated = np.full((50, 1), 0.25)  # as singular as a covariance can be
-    functions = ExactGP().answer(x, y, repeated, 5, 3).functions
+    functions = ExactGP().adapt(x, y).predict(repeated, 5, 3).functions
     np.testing.assert_allclose(functions, 0.75, atol=0.15)

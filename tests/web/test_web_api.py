@@ -61,7 +61,7 @@ def test_heat_maps_are_block_means_of_the_rates(client):
     np.testing.assert_allclose(layer["heat"], blocks, atol=1e-4)
 
 
-def test_an_empty_context_is_the_prior_and_no_samples_are_the_mean_parameters(client):
+def test_an_empty_context_is_the_prior_and_no_samples_are_no_functions(client):
     answer = client.post("/api/adapt", json=QUESTION | {"x": [], "y": [], "samples": 0}).json()
     prior = nvdp.load("gp").adapt(torch.zeros(0, 1), torch.zeros(0, 1)).predict(QUERY)
     np.testing.assert_allclose(answer["mean"], prior.mean, atol=1e-5)
@@ -74,13 +74,25 @@ def test_the_server_remembers_nothing_between_requests(client):
     assert client.post("/api/adapt", json=QUESTION).json() == first
 
 
-@pytest.mark.parametrize("model", ["gp", "exact-gp"])
-def test_the_suggestion_is_the_query_point_of_largest_deviation(client, model):
-    question = QUESTION | {"model": model, "query": [[x / 10] for x in range(-20, 21)]}
-    std = client.post("/api/adapt", json=question).json()["std"]
+CANDIDATES = [[x / 10] for x in range(-20, 21)]
+
+
+@pytest.mark.parametrize("model", ["gp", "gp-nvdp"])
+def test_the_suggestion_is_that_of_the_posterior(client, model):
+    question = QUESTION | {"model": model, "query": CANDIDATES}
     suggestion = client.post("/api/suggest", json=question).json()
-    assert suggestion["index"] == int(np.argmax(std))
-    assert suggestion["x"] == question["query"][suggestion["index"]]
+    index = suggestion["index"]
+    assert index == nvdp.load(model).adapt(X, Y).suggest(CANDIDATES, seed=7).item()
+    assert suggestion["x"] == CANDIDATES[index]
+    answer = client.post("/api/adapt", json=question).json()
+    np.testing.assert_allclose(suggestion["mean"], answer["mean"][index], atol=1e-4)
+    np.testing.assert_allclose(suggestion["std"], answer["std"][index], atol=1e-4)
+
+
+def test_the_exact_gp_suggests_the_point_of_largest_deviation(client):
+    question = QUESTION | {"model": "exact-gp", "query": CANDIDATES}
+    std = client.post("/api/adapt", json=question).json()["std"]
+    assert client.post("/api/suggest", json=question).json()["index"] == int(np.argmax(std))
 
 
 def test_models_say_where_they_are_shown(client):

@@ -11,7 +11,7 @@ from small_served import PIXELS, classifier, regression
 
 from nvdp.training.config import RunConfig
 from nvdp.units import Units
-from nvdp.web.exact_gp import ExactGP
+from nvdp.web.served import ServedModel
 from nvdp.web.server import create_app
 
 BOUNDED = settings(
@@ -34,8 +34,8 @@ names = st.sampled_from(["tiny", "exact-gp"])
 def client(small_config):
     config = RunConfig(model=small_config("nvdp"))
     table = regression("table", config, Units((700.0,), (90.0,), (2e-5,), (1e-6,), (500.0,), (900.0,)))
-    served = {"tiny": regression("tiny", config), "exact-gp": ExactGP(), "table": table, "signs": classifier()}
-    with TestClient(create_app(served), raise_server_exceptions=False) as client:
+    served = {"tiny": regression("tiny", config), "exact-gp": ServedModel.exact_gp(), "table": table}
+    with TestClient(create_app(served | {"signs": classifier()}), raise_server_exceptions=False) as client:
         yield client
 
 

@@ -11,7 +11,7 @@ from nvdp.errors import InputError
 from nvdp.web import limits
 
 Number = Annotated[float, Field(ge=-limits.MAX_NUMBER, le=limits.MAX_NUMBER, allow_inf_nan=False)]
-# The first fault ends the check: a long list of bad numbers must not become a long list of faults.
+# The first error ends the check: a long list of bad numbers must not become a long list of errors.
 Point = Annotated[list[Number], FailFast(), Field(min_length=1, max_length=limits.MAX_FEATURES)]
 Context = Annotated[list[Point], FailFast(), Field(max_length=limits.MAX_CONTEXT)]
 Query = Annotated[list[Point], FailFast(), Field(min_length=1, max_length=limits.MAX_QUERY)]
@@ -24,7 +24,7 @@ LYING: list[JsonValue] = [int(place // 28 == 13) for place in range(784)]
 
 
 class AdaptRequest(BaseModel):
-    """A context, and where to predict. An empty context asks for the prior; 0 samples for the mean parameters."""
+    """A context, and where to predict. An empty context asks for the prior."""
 
     model_config = ConfigDict(
         strict=True,
@@ -38,23 +38,26 @@ class AdaptRequest(BaseModel):
     x: Context = Field(description="Inputs of the context, a list of numbers for each point.")
     y: Context = Field(description="Outputs of the context, as many as there are inputs.")
     query: Query = Field(description="Where to predict, or the candidates to choose from.")
-    samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Functions to sample.")
+    samples: int = Field(
+        default=0, ge=0, le=limits.MAX_SAMPLES, description="Functions to draw; /api/suggest draws its own."
+    )
     seed: int = Field(default=0, ge=0, le=limits.MAX_SEED, description="The same seed, the same functions.")
 
     def arrays(
-        self, x_dim: int, y_dim: int, most_context: int
+        self, entry: "ModelEntry"
     ) -> tuple[Float[np.ndarray, "context x"], Float[np.ndarray, "context y"], Float[np.ndarray, "query x"]]:
-        """x, y and query as matrices of the model's widths."""
+        """x, y and query as matrices of a model's widths."""
         if len(self.x) != len(self.y):
             raise InputError(f"x holds {len(self.x)} points and y {len(self.y)}; expected as many of both")
-        if len(self.x) > most_context:
-            raise InputError(f"x holds {len(self.x)} points; '{self.model}' takes at most {most_context}")
+        if len(self.x) > entry.most_context:
+            raise InputError(f"x holds {len(self.x)} points; '{self.model}' takes at most {entry.most_context}")
         if self.samples * len(self.query) > limits.MAX_SAMPLED:
             raise InputError(
                 f"{self.samples} samples at {len(self.query)} points are {self.samples * len(self.query)} values; "
                 f"expected at most {limits.MAX_SAMPLED}"
             )
-        return _matrix(self.x, x_dim, "x"), _matrix(self.y, y_dim, "y"), _matrix(self.query, x_dim, "query")
+        x_dim = entry.x_dim
+        return _matrix(self.x, x_dim, "x"), _matrix(self.y, entry.y_dim, "y"), _matrix(self.query, x_dim, "query")
 
 
 def _matrix(points: list[list[float]], width: int, name: str) -> Float[np.ndarray, "point feature"]:
@@ -76,22 +79,22 @@ class AdaptAnswer(BaseModel):
     """A prediction at every query point."""
 
     mean: list[list[float]] = Field(description="(query, y)")
-    std: list[list[float]] = Field(description="(query, y): noise and disagreement of the functions together.")
+    std: list[list[float]] = Field(description="(query, y): of an observation there.")
     samples: list[list[list[float]]] = Field(description="(sample, query, y): functions, without observation noise.")
     rates: list[LayerHeat] | None = Field(description="Dropout rates of every layer; null for models without.")
 
 
 class SuggestAnswer(BaseModel):
-    """The query point of the largest predictive standard deviation."""
+    """The query point at which the functions of the posterior differ most."""
 
-    index: int
+    index: int = Field(description="Its place in the query, from 0.")
     x: list[float]
     mean: list[float]
     std: list[float]
 
 
 class ClassifyRequest(BaseModel):
-    """Some labelled pictures, and others to name. A picture is its intensities row by row, ink 1 on paper 0."""
+    """Some labelled pictures, and others to classify. A picture is its intensities row by row: 1 is ink, 0 paper."""
 
     model_config = ConfigDict(
         strict=True,
@@ -109,9 +112,9 @@ class ClassifyRequest(BaseModel):
         min_length=2, max_length=limits.MAX_SUPPORT, description="Their classes, numbered from 0."
     )
     query: Annotated[list[Picture], FailFast()] = Field(
-        min_length=1, max_length=limits.MAX_PICTURES, description="Pictures to name."
+        min_length=1, max_length=limits.MAX_PICTURES, description="Pictures to classify."
     )
-    samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Classifiers to sample.")
+    samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Classifiers to draw.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_SEED, description="The same seed, the same classifiers.")
 
     def arrays(
@@ -126,24 +129,18 @@ class ClassifyRequest(BaseModel):
         if len(set(self.labels)) < 2:
             raise InputError(f"there is {len(set(self.labels))} class; classification needs at least 2")
         labels = np.array(self.labels, dtype=np.int64)
-        return _pictures(self.support, pixels, "support"), labels, _pictures(self.query, pixels, "query")
-
-
-def _pictures(pictures: list[list[float]], pixels: int, name: str) -> Float[np.ndarray, "picture pixel"]:
-    for index, picture in enumerate(pictures):
-        if len(picture) != pixels:
-            raise InputError(f"{name}[{index}] holds {len(picture)} numbers; this model takes {pixels}")
-    return np.array(pictures, dtype=np.float32).reshape(len(pictures), pixels)
+        support, query = _matrix(self.support, pixels, "support"), _matrix(self.query, pixels, "query")
+        return support.astype(np.float32), labels, query.astype(np.float32)
 
 
 class ClassifyAnswer(BaseModel):
     """The classes of every query picture."""
 
-    probabilities: list[list[float]] = Field(description="(query, class), averaged over the sampled classifiers.")
-    std: list[list[float]] = Field(description="(query, class): how far the sampled classifiers lie apart.")
-    samples: list[list[list[float]]] = Field(description="(sample, query, class): each one's own probabilities.")
-    entropy: list[float] = Field(description="Uncertainty of each picture's class, in nats.")
-    disagreement: list[float] = Field(description="The part of it that comes from not knowing the classifier.")
+    probabilities: list[list[float]] = Field(description="(query, class), averaged over the posterior.")
+    std: list[list[float]] = Field(description="(query, class): how much classifiers of the posterior differ.")
+    samples: list[list[list[float]]] = Field(description="(sample, query, class): of each drawn classifier.")
+    entropy: list[float] = Field(description="Of each picture's probabilities, in nats.")
+    disagreement: list[float] = Field(description="The part of the entropy that more labelled pictures can remove.")
 
 
 class TableColumns(BaseModel):
@@ -173,7 +170,7 @@ class ModelEntry(BaseModel):
     columns: TableColumns | None = Field(default=None, description="Of the table it was fitted to by `nvdp fit`.")
 
 
-class Refusal(BaseModel):
+class ErrorAnswer(BaseModel):
     """Why a request was not answered."""
 
     detail: str

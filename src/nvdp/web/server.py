@@ -5,34 +5,31 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse
 from fastapi.staticfiles import StaticFiles
-from jaxtyping import Float
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 
-import nvdp
+from nvdp import __version__
 from nvdp.errors import InputError, unknown_name
-from nvdp.web.answers import Answer, class_answer
 from nvdp.web.limits import BodyLimit, Pool, QueueFull, SecurityHeaders, error_answer, first_error
 from nvdp.web.schemas import (
     AdaptAnswer,
     AdaptRequest,
     ClassifyAnswer,
     ClassifyRequest,
+    ErrorAnswer,
     ModelEntry,
-    Refusal,
     SuggestAnswer,
 )
-from nvdp.web.served import Classifies, Predicts, Served, served_models
+from nvdp.web.served import Served, ServedClassifier, ServedModel, served_models
 
 STATIC = Path(__file__).parent / "static"
-REFUSALS: dict[int | str, dict[str, Any]] = {
-    code: {"model": Refusal, "description": text}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    code: {"model": ErrorAnswer, "description": text}
     for code, text in {
         400: "not JSON",
         404: "no such model",
@@ -44,7 +41,14 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = None) -> FastAPI:
-    """The application over these models, or over the pretrained ones.
+    """The application.
+
+    Args:
+        served: Models by name; the pretrained ones, if left out.
+        pool: Where they compute.
+
+    Returns:
+        An ASGI application.
 
     >>> sorted(path for path in create_app().openapi()["paths"])
     ['/api/adapt', '/api/classify', '/api/models', '/api/suggest']
@@ -59,7 +63,7 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
 
     app = FastAPI(
         title="nvdp",
-        version=nvdp.__version__,
+        version=__version__,
         description="Adapt a model to a few points and predict, with an uncertainty, at once.",
         docs_url=None,  # FastAPI's own page asks a CDN for its script; /docs is ours
         redoc_url=None,
@@ -69,52 +73,50 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
     app.add_middleware(SecurityHeaders)
-    _add_refusals(app)
+    _answer_errors(app)
 
     def named(name: str) -> Served:
         if name not in models:
             raise HTTPException(404, str(unknown_name("model", name, models)))
         return models[name]
 
-    async def ask(request: AdaptRequest, form: Callable[[Answer, Float[np.ndarray, "query x"]], Any]) -> Response:
-        model = named(request.model)
-        if not isinstance(model, Predicts):
-            raise InputError(f"'{request.model}' is a classifier; ask /api/classify")
-        entry = model.entry
-        x, y, query = request.arrays(entry.x_dim, entry.y_dim, entry.most_context)
+    def regression(name: str) -> ServedModel:
+        model = named(name)
+        if not isinstance(model, ServedModel):
+            raise InputError(f"'{name}' is a classifier; ask /api/classify")
+        return model
 
-        def job() -> bytes:
-            return to_json(form(model.answer(x, y, query, request.samples, request.seed), query))
-
-        return Response(await workers.run(job), media_type="application/json")
+    async def computed(job: Callable[[], dict[str, Any]]) -> Response:
+        body = await workers.run(lambda: to_json(job()))
+        return Response(body, media_type="application/json")
 
     @app.get("/api/models", response_model=list[ModelEntry])
     async def list_models() -> list[ModelEntry]:
         """The models that can be asked."""
         return [model.entry for model in models.values()]
 
-    @app.post("/api/adapt", response_model=AdaptAnswer, responses=REFUSALS)
+    @app.post("/api/adapt", response_model=AdaptAnswer, responses=ERRORS)
     async def adapt(request: AdaptRequest) -> Response:
-        """Adapt a model to a context and predict at the query: mean, deviation, sampled functions, dropout rates."""
-        return await ask(request, lambda answer, query: answer.to_json())
+        """Adapt a model to a context and predict at the query: mean, standard deviation, functions, dropout rates."""
+        model = regression(request.model)
+        points = request.arrays(model.entry)
+        return await computed(lambda: model.answer(*points, request.samples, request.seed))
 
-    @app.post("/api/suggest", response_model=SuggestAnswer, responses=REFUSALS)
+    @app.post("/api/suggest", response_model=SuggestAnswer, responses=ERRORS)
     async def suggest(request: AdaptRequest) -> Response:
-        """Where to look next: the query point that the model is least sure of."""
-        return await ask(request, lambda answer, query: answer.most_uncertain(query))
+        """Where to observe next: the query point at which the functions of the posterior differ most."""
+        model = regression(request.model)
+        points = request.arrays(model.entry)
+        return await computed(lambda: model.suggest(*points, request.seed))
 
-    @app.post("/api/classify", response_model=ClassifyAnswer, responses=REFUSALS)
+    @app.post("/api/classify", response_model=ClassifyAnswer, responses=ERRORS)
     async def classify(request: ClassifyRequest) -> Response:
-        """Name pictures from a few labelled ones: a probability for every class, and how sure that is."""
+        """Classify pictures from a few labelled ones: a probability for every class, and how sure it is."""
         model = named(request.model)
-        if not isinstance(model, Classifies):
+        if not isinstance(model, ServedClassifier):
             raise InputError(f"'{request.model}' is no classifier; ask /api/adapt")
         pictures = request.arrays(model.entry.x_dim)
-
-        def job() -> bytes:
-            return to_json(class_answer(model.classify(*pictures, request.samples, request.seed), request.samples))
-
-        return Response(await workers.run(job), media_type="application/json")
+        return await computed(lambda: model.classify(*pictures, request.samples, request.seed))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:
@@ -124,7 +126,7 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     return app
 
 
-def _add_refusals(app: FastAPI) -> None:
+def _answer_errors(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def not_valid(request: Request, error: RequestValidationError) -> Response:
         return error_answer(422, first_error(list(error.errors())))

@@ -52,8 +52,7 @@ class Side {
 
   async suggest(context) {
     const { query, seed } = this.page;
-    const samples = Math.max(8, this.page.samples);
-    const question = { model: this.model.name, ...context, query: query.map((x) => [x]), samples, seed };
+    const question = { model: this.model.name, ...context, query: query.map((x) => [x]), seed };
     const { x, mean } = await post("api/suggest", question);
     return { x: x[0], mean: mean[0] };
   }
