@@ -10,6 +10,8 @@ import torch
 from command_line import nvdp
 
 from nvdp.cli.runs import _settings
+from nvdp.data.tables import Columns
+from nvdp.loading import Predictor, save_fit, start_fit
 from nvdp.models import config as model_config
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
@@ -18,6 +20,7 @@ from nvdp.training.checkpoint import Checkpoint, save_checkpoint
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config, pretrain_config
 from nvdp.training.run_folder import only_process, save_model
+from nvdp.units import Units
 
 CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
 CONFIGS = (ModelConfig.__name__, ClassifierConfig.__name__)
@@ -145,6 +148,17 @@ def test_a_pretrained_name_is_told_with_its_scores():
     about = told("gp-nvdp", "info")
     assert (about["name"], about["model"], about["state"], about["LL"]) == ("gp-nvdp", "nvdp", "finished", None)
     assert about["parameters"] > 100_000
+    assert about["scores"].keys() == {"LL", "RLL", "PLL"}
+    assert f"LL: {about['scores']['LL']:.4g}" in nvdp("info", "gp-nvdp").stdout
+
+
+def test_a_fitted_model_is_told_with_its_scores_and_may_have_ended_early(tmp_path, model):
+    config = replace(CONFIG, task="csv")
+    fitted = Predictor(model, Units.identity(1, 1), config, Columns("tree", ("day",), ("size",)))
+    start_fit(tmp_path / "trees", config)
+    save_fit(tmp_path / "trees", fitted, 30, {"steps": 30, "scores": {"cnp": {"LL": 0.5, "RMSE": 0.25}}})
+    assert state(tmp_path / "trees") == ("finished", 30)
+    assert "cnp: LL 0.5, RMSE 0.25" in nvdp("info", tmp_path / "trees").stdout
 
 
 @pytest.fixture

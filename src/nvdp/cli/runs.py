@@ -114,12 +114,17 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
     Example: nvdp info gp
     """
+    from nvdp.loading import card_of
     from nvdp.training.config import RunConfig
     from nvdp.training.run_folder import CONFIG
 
     summary = read_run(run, run.name)
     config = RunConfig.load(run / CONFIG)  # a configuration that cannot be read is refused here, with the reason
-    about: dict[str, Any] = {"parameters": _parameters(config), "scores": _scores(run), "settings": _settings(config)}
+    about: dict[str, Any] = {
+        "parameters": _parameters(config),
+        "scores": card_of(run).get("scores", {}),
+        "settings": _settings(config),
+    }
     if as_json:
         typer.echo(json.dumps(asdict(summary) | about))
         return
@@ -242,10 +247,6 @@ def _parameters(config: Any) -> int:
 
     with torch.device("meta"):  # no memory for a configuration that asks for much
         return sum(parameter.numel() for parameter in build_model(config.model).parameters())
-
-
-def _scores(run: Path) -> dict[str, Any]:
-    return {}
 
 
 def _settings(config: Any) -> dict[str, Any]:
