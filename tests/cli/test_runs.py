@@ -17,12 +17,13 @@ from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet
 from nvdp.training.checkpoint import Checkpoint, save_checkpoint
-from nvdp.training.config import RunConfig
+from nvdp.training.config import RunConfig, config_digest
 from nvdp.training.presets import preset_config, pretrain_config
 from nvdp.training.run_folder import only_process, save_model
 from nvdp.units import Units
 
 CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
+DIGEST = config_digest(CONFIG)
 CONFIGS = (ModelConfig.__name__, ClassifierConfig.__name__)
 LOG = "step,bound,LL,KL,rate,learning_rate,skipped,seconds\n10,1,-0.5,0,0,1e-3,0,1\n20,1,0.25,0,0,1e-3,0,2\n"
 
@@ -44,7 +45,7 @@ def make_run(tmp_path, model):
         if weights is not None:
             save_model(folder, model, weights)
         if checkpoint is not None:
-            save_checkpoint(folder / "checkpoint", Checkpoint(checkpoint, dict(model.state_dict()), {}))
+            save_checkpoint(folder / "checkpoint", Checkpoint(checkpoint, dict(model.state_dict()), {}), DIGEST)
         return folder
 
     return make
@@ -117,6 +118,12 @@ def test_weights_of_another_model_are_damaged(make_run):
 def test_a_run_whose_checkpoints_are_all_damaged_is_damaged(make_run):
     folder = make_run(checkpoint=20)
     cut(next((folder / "checkpoint").iterdir()))
+    assert state(folder) == ("damaged", 0)
+
+
+def test_a_run_whose_configuration_was_changed_is_damaged(make_run):
+    folder = make_run(checkpoint=20)
+    (folder / "config.json").write_text(replace(CONFIG, seed=5).to_json())
     assert state(folder) == ("damaged", 0)
 
 

@@ -80,7 +80,7 @@ def _row(table: SimulatedTable, seconds: float, rounds: int) -> dict[str, Any]:
         fitted.adapt(task.x_context, task.y_context).predict(task.x_target)
 
     def gp(_: int) -> None:
-        context_gp(task)
+        context_gp(fitted.units)(task)
 
     timings = interleaved({"ours": ours, "gp": gp}, rounds)
     names = {"ours": next(name for name in report["scores"] if name not in RIVALS.values())} | RIVALS

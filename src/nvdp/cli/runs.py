@@ -170,24 +170,25 @@ def read_run(folder: Path, name: str) -> RunSummary:
     Returns:
         Its model, task, progress and state.
     """
-    from nvdp.training.config import EXTRACTOR_KIND, PretrainConfig, RunConfig
+    from nvdp.training.config import EXTRACTOR_KIND, PretrainConfig, RunConfig, config_digest
     from nvdp.training.pretrain import EXTRACTOR
     from nvdp.training.run_folder import CONFIG, WEIGHTS
 
     try:
         if json.loads((folder / CONFIG).read_text()).get("kind") == EXTRACTOR_KIND:
-            pretrain = PretrainConfig.load(folder / CONFIG)
-            model, task, planned, weights = pretrain.extractor, pretrain.task, pretrain.steps, EXTRACTOR
+            config: Any = PretrainConfig.load(folder / CONFIG)
+            model, weights = config.extractor, EXTRACTOR
         else:
             config = RunConfig.load(folder / CONFIG)
-            model, task, planned, weights = config.model.name, config.task, config.steps, WEIGHTS
+            model, weights = config.model.name, WEIGHTS
     except (InputError, OSError, ValueError, AttributeError) as error:
         return RunSummary(name, str(folder), "", "", 0, None, DAMAGED, None, str(error))
-    state, steps, problem = _progress(folder, weights, planned)
-    return RunSummary(name, str(folder), model, task, steps, planned, state, _last_logged(folder), problem)
+    state, steps, problem = _progress(folder, weights, config.steps, config_digest(config))
+    logged = _last_logged(folder)
+    return RunSummary(name, str(folder), model, config.task, steps, config.steps, state, logged, problem)
 
 
-def _progress(folder: Path, weights: str, planned: int) -> tuple[str, int, str | None]:
+def _progress(folder: Path, weights: str, planned: int, digest: str) -> tuple[str, int, str | None]:
     """State, saved steps, and what is wrong."""
     from nvdp.loading import FIT
     from nvdp.training.checkpoint import load_newest_checkpoint, load_tensors
@@ -203,7 +204,7 @@ def _progress(folder: Path, weights: str, planned: int) -> tuple[str, int, str |
             if steps < planned and not (folder / FIT).exists():  # a fit may end early
                 return STOPPED, steps, f"{weights} is of step {steps}; {planned} were planned"
             return FINISHED, steps, None
-        checkpoint, passed_over = load_newest_checkpoint(folder / CHECKPOINTS)
+        checkpoint, passed_over = load_newest_checkpoint(folder / CHECKPOINTS, digest)
     except InputError as error:
         return DAMAGED, 0, str(error)
     steps = 0 if checkpoint is None else checkpoint.step

@@ -76,7 +76,7 @@ class ServedModel:
             most_context=MAX_CONTEXT,
             has_rates=isinstance(predictor.model, NVDP),
             pretrained=pretrained,
-            columns=columns and TableColumns(task=columns.task, x=list(columns.x), y=list(columns.y)),
+            columns=None if columns is None else TableColumns(task=columns.task, x=list(columns.x), y=list(columns.y)),
         )
         return cls(entry, predictor, predictor.units)
 
