@@ -29,7 +29,7 @@ LEVELS = (0.05, 0.5, 0.95)
 TRUTH = 1_000
 
 
-def timings(samples: int | None, repeats: int) -> dict[str, float]:
+def timings(samples: int, repeats: int) -> dict[str, float]:
     """Milliseconds of fit and predict together."""
     regressor = NVDPRegressor.from_pretrained("gp", samples=samples)
     random = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def errors(prediction: Prediction, truth: Prediction) -> list[float]:
 
 
 def accuracies() -> dict[str, dict[str, float]]:
-    """Errors of each way to predict, averaged over tasks."""
+    """Errors of the closed form and of sampled functions, averaged over tasks."""
     model, at = NVDPRegressor.from_pretrained("gp").predictor_.model, torch.linspace(-2, 2, 100)[:, None]
     collected: dict[str, list[list[float]]] = {}
     for number, points in enumerate(CONTEXTS):
@@ -69,8 +69,8 @@ def accuracies() -> dict[str, dict[str, float]]:
             collected.setdefault(name, []).append(errors(posterior.predict(at, samples, 2), truth))
     names = ["mean", "std_relative", *(f"q{100 * level:02.0f}" for level in LEVELS)]
     return {
-        way: {name: round(value, 5) for name, value in zip(names, np.mean(rows, 0), strict=True)}
-        for way, rows in collected.items()
+        method: {name: round(value, 5) for name, value in zip(names, np.mean(rows, 0), strict=True)}
+        for method, rows in collected.items()
     }
 
 
@@ -87,7 +87,7 @@ def main() -> None:
         "query_points": QUERIES,
         "threads": 1,
         "load_before": os.getloadavg()[0],
-        "default": timings(None, arguments.repeats),
+        "default": timings(0, arguments.repeats),
         "64 functions": timings(64, max(5, arguments.repeats // 5)),
         "errors": accuracies(),
     }

@@ -74,13 +74,13 @@ def _row(table: SimulatedTable, seconds: float, rounds: int) -> dict[str, Any]:
         table.frame().to_csv(file, index=False)
         report = fit_table(file, Columns("task", ("x",), ("y",)), out, HowToFit(minutes=seconds / 60)).report
         fitted = load(out)
-    task = _new_task()
+    task, rival = _new_task(), context_gp(fitted.units)
 
     def ours(_: int) -> None:
         fitted.adapt(task.x_context, task.y_context).predict(task.x_target)
 
     def gp(_: int) -> None:
-        context_gp(fitted.units)(task)
+        rival(task)
 
     timings = interleaved({"ours": ours, "gp": gp}, rounds)
     names = {"ours": next(name for name in report["scores"] if name not in RIVALS.values())} | RIVALS
