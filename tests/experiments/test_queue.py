@@ -99,7 +99,7 @@ def test_the_page_holds_our_numbers_the_papers_and_the_ceiling(table1):
     assert results_page(table1) == page
 
 
-def test_the_readmes_table_has_two_named_flavours(table1):
+def test_the_readmes_table_has_two_named_variants(table1):
     block = readme_block(table1)
     scores = read_result(result_path(table1, "table1", "cpu", "nvdp-learned"))["evaluation"]["scores"]
     cells = [f"{scores[m][f]:.3f}" for m in ("LL", "RLL", "PLL") for f in ("mean_parameters", "expected_log")]

@@ -74,10 +74,10 @@ def test_a_difference_is_called_clear_from_two_standard_errors():
     )
 
 
-def test_the_highest_model_is_named_by_flavour():
+def test_the_highest_model_is_named_by_variant():
     rows = {"a": result(0.5, 0.3), "b": result(0.4, 0.4)}
     assert highest(rows) == (
-        "Highest LL in every flavour: `a`. *LL mean* of `a` minus that of the next, `b`: +0.100 ± 0.500 "
+        "Highest LL in every variant: `a`. *LL mean* of `a` minus that of the next, `b`: +0.100 ± 0.500 "
         "(no clear difference)."
     )
     rows["b"]["evaluation"]["scores"]["LL"] = rows["b"]["evaluation"]["scores"]["LL"] | {"log_expected": 0.6}

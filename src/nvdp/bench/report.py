@@ -8,11 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
+import nvdp
 from nvdp.bench import adapt, fewshot, quality, step, tables
 from nvdp.bench.draw import draw
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
-from nvdp.system import keep_freed_memory, use_threads
+from nvdp.system import keep_freed_memory, source_commit, use_threads
 
 Row = dict[str, Any]
 Cell = Callable[[Row], str]
@@ -76,6 +77,7 @@ def run_suite(name: str, settings: Settings = Settings(), threads: int = 1) -> d
     return {
         "suite": name,
         "quick": settings.quick,
+        "commit": source_commit() or nvdp.__version__,
         "machine": machine(kept),
         "notes": SUITES[name].notes,
         "rows": rows,

@@ -150,13 +150,13 @@ def _named(names: Iterable[str]) -> str:
 
 
 def highest(rows: dict[str, Result]) -> str:
-    """Which model has the highest LL in each flavour, and how far the next one is behind with mean parameters."""
+    """Which model has the highest LL in each variant, and how far the next one is behind with mean parameters."""
     if len(rows) < 2:
         return ""
     scores = {name: row["evaluation"]["scores"]["LL"] for name, row in rows.items()}
     leaders = [max(scores, key=lambda name: scores[name][flavour]) for flavour in FLAVOURS]
     if len(set(leaders)) == 1:
-        text = f"Highest LL in every flavour: `{leaders[0]}`."
+        text = f"Highest LL in every variant: `{leaders[0]}`."
     else:
         titles = zip(FLAVOUR_TITLES.values(), leaders, strict=True)
         text = f"Highest LL: {', '.join(f'*{title}* `{name}`' for title, name in titles)}."

@@ -93,7 +93,7 @@ def best_first(rows: dict[str, Result]) -> dict[str, Result]:
 
 
 def score_table(rows: dict[str, Result], paper: dict[str, Any] | None = None) -> str:
-    """Scores in three flavours with what else was measured, and the ceiling in the last row.
+    """Scores in three variants with what else was measured, and the ceiling in the last row.
 
     Args:
         rows: Results by model.
@@ -291,7 +291,7 @@ def choices_table(results: Results) -> str:
 
 
 def readme_table(results: Results) -> str:
-    """The short table of the README: learned variance, two flavours of each score, best first."""
+    """The short table of the README: learned variance, two variants of each score, best first."""
     rows = {
         f"{name}, {row['steps']:,} steps": row
         for what in ("attentive", "learning")
@@ -316,7 +316,7 @@ def readme_table(results: Results) -> str:
     head = ["GP regression, learned variance", *(f"{m} {FLAVOUR_TITLES[f]}" for m in METRICS for f in shown)]
     samples = next(iter(rows.values()))["evaluation"]["samples"]
     note = (
-        "Log-likelihood per point in nats, in two flavours: *mean* is the score with mean parameters, *E log* is the\n"
+        "Log-likelihood per point in nats, in two variants: *mean* is the score with mean parameters, *E log* is the\n"
         f"paper's formula, E log p over {samples} sampled functions. {tasks} validation tasks; highest *LL mean* first."
     )
     return f"{note}\n\n{markdown_table(head, lines)}"
