@@ -87,7 +87,7 @@ def hostile_weights(mark: Path, whole: dict[str, torch.Tensor]) -> Iterator[tupl
 
 def weights_from_strangers(place: Path) -> list[Tally]:
     """Each of these files as a model's weights, and as the only checkpoint of a run to resume."""
-    config, origin = replace(TINY, steps=2, weight_average=None), place / "origin"
+    config, origin = replace(TINY, steps=2), place / "origin"
     run(config, origin)
     mark, folder = place / "executed", place / "stranger"
     loading = Tally(
@@ -139,19 +139,24 @@ def configurations_from_strangers(place: Path, every: int = 1) -> Tally:
         "nested 100,000 deep": "[" * 100_000, "2 MB": '{"task": "' + "x" * 2_000_000 + '"}',
         "an unknown key": json.dumps(values | {"colour": "red"}),
     }  # fmt: skip
-    for version in (0, 2, "1", None, [1]):
+    for version in (0, 1, 3, "2", None, [2]):
         texts[f"version {version!r}"] = json.dumps(values | {"version": version})
     for value in HOSTILE_VALUES:
-        for name in values:
-            texts[f"{name} = {str(value)[:20]}"] = json.dumps(values | {name: value})
-        for group in ("model", "kl"):
-            for name in values[group]:
-                changed = values | {group: values[group] | {name: value}}
-                texts[f"{group}.{name} = {str(value)[:20]}"] = json.dumps(changed)
+        for name, changed in _each_replaced(values, value):
+            texts[f"{name} = {str(value)[:20]}"] = json.dumps(changed)
     for name, text in list(texts.items())[::every]:
         (folder / CONFIG).write_text(text)
         _expect_refusal(tally, name, lambda: _use(folder), place / "executed", harmless=True)
     return tally
+
+
+def _each_replaced(values: dict[str, Any], value: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The settings with one of them, or one group, replaced, for each of them."""
+    for name, inner in values.items():
+        yield name, values | {name: value}
+        if isinstance(inner, dict):
+            for deeper, changed in _each_replaced(inner, value):
+                yield f"{name}.{deeper}", values | {name: changed}
 
 
 def _use(folder: Path) -> None:

@@ -3,7 +3,9 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
+from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import torch
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
-from nvdp.training.checkpoint import load_newest_checkpoint
+from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import Machine, Outcome, train
 from nvdp.training.run_folder import CHECKPOINTS, load_run
@@ -80,3 +82,14 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
 def same(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> bool:
     """Equal to the last bit."""
     return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def store_run(folder: Path) -> None:
+    """Make the run that tests keep for later versions: a checkpoint of its first half, and its final weights.
+
+    Only to be called before a release: python -c "from faults.runs import *; store_run(Path('tests/trust/run_0_2'))"
+    """
+    config = replace(TINY, steps=12, checkpoint_every=6)
+    run(config, folder)
+    checkpoint_paths(folder / CHECKPOINTS)[-1].unlink()
+    shutil.rmtree(folder / "tensorboard", ignore_errors=True)

@@ -17,7 +17,7 @@ from nvdp.training.distributed import Machine, check_shares, launch
 from nvdp.training.loop import TrainingStep, train
 from nvdp.training.run_folder import load_run
 
-OLD_RUN = Path(__file__).parent / "run_0_1"
+RUN_0_1, RUN_0_2 = (Path(__file__).parent / f"run_0_{minor}" for minor in (1, 2))
 
 
 def assert_right(tally, least=1):
@@ -31,7 +31,7 @@ def test_a_run_that_is_killed_at_any_moment_ends_as_if_undisturbed(tmp_path):
 
 
 def test_a_full_disk_is_told_and_costs_nothing_once_there_is_room(tmp_path):
-    tally = interruptions.full_disk(tmp_path, (0, 20), mount=False)
+    tally = interruptions.full_disk(tmp_path, (0, 10), mount=False)
     assert_right(tally, 2)
     assert "had room" not in tally.outcomes
 
@@ -120,10 +120,22 @@ def test_what_a_killed_process_has_left_half_written_is_removed_and_in_nobodys_w
 
 
 def test_a_run_of_version_0_1_is_refused_in_one_line(tmp_path):
-    shutil.copytree(OLD_RUN, tmp_path / "run")
+    shutil.copytree(RUN_0_1, tmp_path / "run")
     for use in (load_run, lambda folder: run(TINY, folder)):
         with pytest.raises(InputError, match=r"config\.json was written by version 0\.1, .*; train again$"):
             use(tmp_path / "run")
+
+
+def test_a_run_of_version_0_2_loads_and_resumes(tmp_path):
+    shutil.copytree(RUN_0_2, tmp_path / "run")
+    config, model, step = load_run(tmp_path / "run")
+    assert step == config.steps == 12
+    stored = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert torch.isfinite(model.adapt([0.0, 1.0], [0.5, -0.5]).predict([0.3]).std).all()
+    (tmp_path / "run" / "model.safetensors").unlink()
+    assert run(config, tmp_path / "run").step == 12
+    for name, tensor in load_run(tmp_path / "run")[1].state_dict().items():
+        torch.testing.assert_close(tensor, stored[name], rtol=1e-4, atol=1e-5)  # other processors round otherwise
 
 
 def test_a_checkpoint_whose_optimiser_does_not_fit_is_refused(tmp_path):
