@@ -1,6 +1,11 @@
 """Models that come with the package, and models of run folders."""
 
 import json
+import pickle
+import shutil
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -9,8 +14,10 @@ from command_line import nvdp as nvdp_command
 
 import nvdp
 from nvdp.data.gp import GPTasks
+from nvdp.errors import NameNote
 from nvdp.evaluation.metrics import evaluate_regression
 from nvdp.loading import pretrained_names
+from nvdp.units import Units
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"
 
@@ -76,3 +83,69 @@ def test_a_loaded_model_does_not_touch_the_global_random_state():
     before = torch.get_rng_state()
     nvdp.load("gp")
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_classifier_is_loaded_by_its_name():
+    predictor = nvdp.load("omniglot")
+    assert predictor.kind == "classification"
+    strokes = torch.zeros(3, 2, 28, 28)  # upright, across and slanting, each at two places
+    for place in range(2):
+        strokes[0, place, 4:24, 10 + 3 * place : 12 + 3 * place] = 1
+        strokes[1, place, 10 + 3 * place : 12 + 3 * place, 4:24] = 1
+        strokes[2, place] = torch.eye(28).roll(3 * place, 0) + torch.eye(28).roll(3 * place + 1, 0)
+    images = strokes.flatten(2)
+    prediction = predictor.adapt(images[:, 0], [0, 1, 2]).predict(images[:, 1])
+    assert prediction.top_class.tolist() == [0, 1, 2]
+    assert 0 < predictor.card["scores"]["accuracy"] < 1
+    with pytest.raises(nvdp.InputError, match="omniglot is a model of classification; NVDPRegressor is for regression"):
+        nvdp.NVDPRegressor.from_pretrained("omniglot")
+
+
+def test_a_folder_hides_a_pretrained_name_only_if_it_holds_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gp").mkdir()
+    assert nvdp.load("gp").card["model"] == "nvdp-attentive"
+    (tmp_path / "gp").rmdir()
+    shutil.copytree(WEIGHTS / "gp-nvdp", tmp_path / "gp")
+    with pytest.warns(NameNote, match="'gp' is a folder with a run and also a pretrained model; the folder is used"):
+        assert nvdp.load("gp").card["model"] == "nvdp"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert nvdp.load("./gp").card["model"] == "nvdp"
+    command = [sys.executable, "-m", "nvdp", "info", "gp"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0
+    assert result.stderr == "note: 'gp' is a folder with a run and also a pretrained model; the folder is used\n"
+
+
+def test_a_predictor_survives_pickling():
+    predictor = nvdp.load("gp-nvdp")
+    again = pickle.loads(pickle.dumps(predictor))
+    x, y = [-1.0, 0.0, 1.0], [0.3, 0.9, 0.1]
+    assert torch.equal(again.adapt(x, y).predict([0.5]).mean, predictor.adapt(x, y).predict([0.5]).mean)
+    assert (again.config, again.units, again.card) == (predictor.config, predictor.units, predictor.card)
+
+
+def test_a_folder_of_another_version_or_a_damaged_one_is_refused(tmp_path):
+    shutil.copytree(WEIGHTS / "gp-nvdp", tmp_path / "fit")
+    about = {"version": 2, "units": Units.identity(1, 1).to_dict(), "columns": None, "report": {}}
+    for changes, words in (
+        ({"version": 1}, "written by version 0.1, which this version does not read"),
+        ({"version": 3}, "format version 3; this nvdp reads 2"),
+        ({"units": {"x_centre": [0.0]}}, "no units"),
+        ({"columns": 5}, "is damaged"),
+    ):
+        (tmp_path / "fit" / "fit.json").write_text(json.dumps(about | changes))
+        with pytest.raises(nvdp.InputError, match=words):
+            nvdp.load(tmp_path / "fit")
+    (tmp_path / "fit" / "fit.json").write_text("{")
+    with pytest.raises(nvdp.InputError, match="is damaged"):
+        nvdp.load(tmp_path / "fit")
+
+
+def test_the_estimators_are_names_of_the_package_and_cost_nothing_until_used():
+    code = (
+        "import sys, nvdp; nvdp.load; print([m for m in ('sklearn', 'pandas') if m in sys.modules], nvdp.NVDPRegressor)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert result.stdout.startswith("[] <class 'nvdp.tables.regressor.NVDPRegressor'>"), result

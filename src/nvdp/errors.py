@@ -27,14 +27,14 @@ class NameNote(UserWarning):
     """A note about how something that was given is understood; the command line prints it as one line."""
 
 
-def check_format(what: object, version: object, expected: int) -> None:
-    """Refuse a file of another format version in one line.
+def check_format(what: object, version: object, expected: int, remedy: str) -> None:
+    """Refuse a file of another format version; format 1 is that of version 0.1.
 
-    >>> check_format("fit.json", 1, 2)
+    >>> check_format("fit.json", 1, 2, "fit again")
     Traceback (most recent call last):
-    nvdp.errors.InputError: fit.json was written by nvdp 0.1, whose files (format 1) this version does not read
+    nvdp.errors.InputError: fit.json was written by version 0.1, which this version does not read; fit again
     """
     if version == 1 != expected:
-        raise InputError(f"{what} was written by nvdp 0.1, whose files (format 1) this version does not read")
+        raise InputError(f"{what} was written by version 0.1, which this version does not read; {remedy}")
     if version != expected:
         raise InputError(f"{what} has format version {version}; this nvdp reads {expected}")

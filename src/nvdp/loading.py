@@ -57,7 +57,7 @@ class Predictor:
     @property
     def kind(self) -> str:
         """regression or classification."""
-        return "regression" if isinstance(self.model, MetaModel) else "classification"
+        return self.model.config.kind
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
         """The posterior of a task given its context, which is asked and answers in the user's units.
@@ -206,7 +206,7 @@ def _read_fit(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         about = json.loads(path.read_text())
-        check_format(path, about["version"], FIT_VERSION)
+        check_format(path, about["version"], FIT_VERSION, "fit again")
         names, report = about["columns"], dict(about["report"])
         columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
         return {"units": Units.from_dict(about["units"]), "columns": columns, "report": report}

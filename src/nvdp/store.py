@@ -67,7 +67,7 @@ class StateFile:
         if tables != {"store", "task"}:
             raise InputError(f"{self.path} is an SQLite file of something else: it has the tables {sorted(tables)}")
         about: dict[str, Any] = dict(self.db.execute("SELECT key, value FROM store"))
-        check_format(self.path, about.get("version"), STORE_VERSION)
+        check_format(self.path, about.get("version"), STORE_VERSION, "observe the points again")
         if about["encoder"] != encoder:
             raise InputError(
                 f"{self.path} holds states of the encoder {about['encoder'].hex()}; this model's is {encoder.hex()}"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -31,6 +32,8 @@ def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """A floating-point tensor of anything that is an array of numbers."""
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy()  # PyTorch warns of tensors that share such memory
     try:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

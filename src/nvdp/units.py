@@ -189,7 +189,7 @@ def _numbers(values: Any) -> Numbers:
 
 def _standardised(values: Any, centre: Numbers, spread: Numbers, name: str) -> Float[Tensor, "*point column"]:
     try:
-        tensor = values.double() if isinstance(values, Tensor) else torch.from_numpy(np.asarray(values, np.float64))
+        tensor = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, np.float64))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is not an array of numbers: {error}") from None
     if tensor.dim() == 1 and len(centre) == 1:

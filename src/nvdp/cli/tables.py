@@ -61,4 +61,4 @@ def write_predictions(frame: "pd.DataFrame", parts: Sequence["pd.DataFrame"], ou
     kept = frame.reset_index(drop=True).drop(columns=[name for name in predicted if name in frame.columns])
     if out.parent != Path():
         out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, pd.concat([kept, predicted], axis=1).to_csv(index=False, float_format="%.6g"))
+    write_text(out, pd.concat([kept, predicted], axis=1).to_csv(index=False, float_format="%.9g"))

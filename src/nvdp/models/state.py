@@ -139,7 +139,7 @@ class TaskState:
             raise InputError(f"{len(data)} bytes are not a task's state, or were cut short")
         body, (expected,) = data[: -_CHECKSUM.size], _CHECKSUM.unpack(data[-_CHECKSUM.size :])
         _, version, single, fingerprint, tasks, features = _HEADER.unpack(body[: _HEADER.size])
-        check_format("the state", version, FORMAT_VERSION)
+        check_format("the state", version, FORMAT_VERSION, "adapt to the points again")
         if zlib.crc32(body) != expected or len(body) != _HEADER.size + 8 * tasks * (1 + features):
             raise InputError("the task's state is damaged: its checksum does not match")
         if fingerprint != (own := encoder_fingerprint(model)):
