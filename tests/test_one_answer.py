@@ -1,4 +1,4 @@
-"""One question, one answer: the library, the estimator, the store, the command line and BoTorch give the same number.
+"""One question, one answer: library, estimator, store, command line, page and BoTorch give the same number.
 
 A door is a function (folder, context, query, scratch) -> (mean, std) in the units of the table. `folder` is one that
 ``nvdp fit`` would leave, `context` a frame with the columns tree, day and size, `query` one with tree and day.
@@ -69,6 +69,26 @@ def store_commands(folder, context, query, scratch):
     return _columns(scratch / "stored.csv")
 
 
+def page(folder, context, query, scratch):
+    answer = _asked(folder, "/api/adapt", context, query)
+    return np.array(answer["mean"])[:, 0], np.array(answer["std"])[:, 0]
+
+
+def _asked(folder, path, context, query):
+    """What the page's server answers; it serves this model alone."""
+    from fastapi.testclient import TestClient
+
+    from nvdp.web.served import ServedModel
+    from nvdp.web.server import create_app
+
+    question = {"x": context[["day"]], "y": context[["size"]], "query": query[["day"]]}
+    question = {"model": "trees"} | {name: part.to_numpy().tolist() for name, part in question.items()}
+    with TestClient(create_app({"trees": ServedModel.of("trees", nvdp.load(folder))})) as client:
+        response = client.post(path, json=question)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
 def _files(context, query, scratch):
     for name, frame in (("context", context), ("query", query)):
         frame.to_csv(scratch / f"{name}.csv", index=False)
@@ -85,7 +105,7 @@ def _columns(path):
     return frame["mean"].to_numpy(), frame["std"].to_numpy()
 
 
-DOORS = (estimator, predict_command)
+DOORS = (estimator, predict_command, page)
 DOORS_OF_STATES = (one_point_after_another, store, store_commands)
 
 
@@ -138,6 +158,7 @@ def test_every_door_suggests_the_same_candidates(folder, context, query, tmp_pat
     assert sorted(set(expected.tolist())) == sorted(expected.tolist())
     regressor = nvdp.NVDPRegressor.from_pretrained(folder).fit(x[:, None], y)
     assert regressor.suggest(candidates, 3).tolist() == expected.tolist()
+    assert _asked(folder, "/api/suggest", context, query)["index"] == expected[0]
     if predictor.model.remembers:
         with TaskStore(tmp_path / "tasks.db", predictor) as tasks:
             tasks.observe("oak", x, y)
