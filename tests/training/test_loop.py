@@ -225,15 +225,15 @@ def test_with_both_checkpoints_damaged_a_run_does_not_resume(tmp_path, short):
         run(short, tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("stop", [3, None])
-def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path, short, monkeypatch, stop):
+@pytest.mark.parametrize(("stop", "logged"), [(0, 0), (3, 4), (None, 6)])
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(tmp_path, short, monkeypatch, stop, logged):
     with monkeypatch.context() as patched:
         if stop is not None:
             signal_at(patched, stop, signal.SIGTERM)
         run(short, tmp_path)
     log = (tmp_path / "log.csv").read_text()
     shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(InputError, match=f"a log of {stop + 1 if stop else 6} steps and no checkpoint to resume from"):
+    with pytest.raises(InputError, match=f"a log of {logged} steps and no checkpoint to resume from"):
         run(short, tmp_path, resume=True)
     assert (tmp_path / "log.csv").read_text() == log
 

@@ -25,7 +25,13 @@ CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv
 
 
 def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
-    """Make the folder of a new run, or check that an existing one may go on with this configuration."""
+    """Make the folder of a new run, or check that an existing run may continue with this configuration.
+
+    Args:
+        folder: Of the run.
+        config: Its configuration, written to config.json.
+        resume: Whether the folder may hold a run with the same configuration.
+    """
     existing = folder / CONFIG
     if existing.exists():
         if not resume:
@@ -54,8 +60,8 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
 def _check_checkpoints(folder: Path, config: TrainingConfig) -> None:
     """Refuse a run that has saved checkpoints of which none is left: to resume it would begin it again."""
     step, place = _last_logged_step(folder), folder / CHECKPOINTS
-    lost = step > 0 and (not place.is_dir() or step > config.checkpoint_every or step == config.steps)
-    if lost and not checkpoint_paths(place):
+    deleted = (folder / LOG).exists() and not place.is_dir()  # the folder of checkpoints is made before the log
+    if deleted or ((step > config.checkpoint_every or step == config.steps) and not checkpoint_paths(place)):
         raise InputError(
             f"{folder} has a log of {step} steps and no checkpoint to resume from; begin again in another --out"
         )
@@ -83,7 +89,14 @@ def save_model(folder: Path, model: nn.Module, step: int) -> None:
 
 
 def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
-    """The configuration, the regression model and the number of steps it was trained for."""
+    """A run of regression.
+
+    Args:
+        folder: Of a finished run.
+
+    Returns:
+        Its configuration, its model and the number of steps that it was trained for.
+    """
     config, model, step = load_any_run(folder)
     if not isinstance(model, MetaModel):
         raise InputError(
@@ -93,7 +106,14 @@ def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
 
 
 def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
-    """The configuration, the model, whatever it is for, and the number of steps it was trained for."""
+    """A run of regression or classification.
+
+    Args:
+        folder: Of a finished run.
+
+    Returns:
+        Its configuration, its model and the number of steps that it was trained for.
+    """
     config = RunConfig.load(folder / CONFIG)
     if not (folder / WEIGHTS).exists():
         raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")
@@ -109,7 +129,7 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
 
 
 def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
-    """The weights that a configuration asks for, without memory for them: a stranger's may ask for any amount."""
+    """The shapes of a configuration's weights, without memory for them: an untrusted one may ask for any amount."""
     for name, value in config.flat().items():
         repeated = name.endswith(("layers", "blocks", "heads", "cells", "steps", "samples"))
         most = MOST_LAYERS if repeated else MOST_SIZE
