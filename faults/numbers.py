@@ -13,7 +13,7 @@ from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import KLScale
 from nvdp.tasks import TaskBatch
 from nvdp.training.loop import TrainingStep
-from nvdp.training.presets import DROPOUT_MODELS, FOURIER, READERS
+from nvdp.training.presets import FOURIER
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 MIXED = "bfloat16, mixed"
@@ -79,8 +79,8 @@ def models() -> Iterator[tuple[str, ModelConfig, Callable[[MetaModel], None]]]:
                     yield f"{name}, rates at their {where} bound ({bounds})", config, _rates_at(end)
             normalised = ModelConfig(name).updated({"encoder.task_norm": True, "rates.norm": True, **SMALL})  # type: ignore[arg-type]
             yield f"{name}, normalised", normalised, _untouched
-        if name not in READERS:
-            shipped = ModelConfig(name).updated({"encoder.task_norm": name in DROPOUT_MODELS, **SMALL | FOURIER})  # type: ignore[arg-type]
+        if MODELS[name].reader is None:
+            shipped = ModelConfig(name).updated({"encoder.task_norm": MODELS[name].dropout, **SMALL | FOURIER})  # type: ignore[arg-type]
             yield f"{name}, as shipped for GP functions", shipped, _untouched
 
 

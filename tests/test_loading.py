@@ -15,7 +15,7 @@ from command_line import nvdp as nvdp_command
 import nvdp
 from nvdp.data.gp import GPTasks
 from nvdp.errors import NameNote
-from nvdp.evaluation.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate
 from nvdp.loading import pretrained_names
 from nvdp.units import Units
 
@@ -34,7 +34,7 @@ def test_a_pretrained_model_scores_what_its_file_says(name):
     stated = json.loads((folder / "scores.json").read_text())["evaluation"]
     validation = stated["validation"]
     chunks = [GPTasks().validation_chunk(validation["seed"], chunk) for chunk in range(4)]
-    scores = evaluate_regression(nvdp.load(name).model, chunks, samples=2)["scores"]["LL"]
+    scores = evaluate(nvdp.load(name).model, chunks, samples=2)["scores"]["LL"]
     error = stated["scores"]["LL"]["std"] / (4 * len(chunks[0])) ** 0.5
     assert scores["mean_parameters"] == pytest.approx(stated["scores"]["LL"]["mean_parameters"], abs=4 * error)
 

@@ -5,21 +5,21 @@ import torch
 from torch.distributions import Normal, kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.models.base import query_points
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.dropout import LocalNoise
 from nvdp.objectives import (
     OBJECTIVES,
     KLScale,
+    likelihood_bound,
     log_uniform_bound,
     log_uniform_kl,
     neural_process_bound,
-    query_likelihood_bound,
-    query_variational_prior_bound,
     variational_prior_bound,
 )
 from nvdp.tasks import Task, TaskBatch
+
+KINDS = ("regression", "classification")
 
 
 def seeded():
@@ -200,17 +200,17 @@ def test_in_the_usual_bound_only_the_latent_path_may_know_of_the_targets(small_c
 def test_the_bound_of_queries_is_equation_5_with_their_likelihood_alone(episodes):
     model, weight = classifier("nvdp"), 0.3
     seen = model.embedded(episodes)
-    q, prior, queries = model.posterior(seen.context), model.posterior(seen.whole), query_points(seen)
+    q, prior, queries = *model.adapt_both(seen), model.scored(seen)
     log_softmax = q.training_outputs(queries.x, seeded()).log_softmax(-1)
     log_likelihood = ((log_softmax * queries.y).sum(-1) * queries.mask).sum(-1)
     kl, values = kl_divergence(q, prior), torch.tensor([6.0, 12.0])
 
-    bound = query_variational_prior_bound(model, episodes, KLScale("elbo", weight), seeded())
+    bound = variational_prior_bound(model, episodes, KLScale("elbo", weight), seeded())
     torch.testing.assert_close(bound.value, ((log_likelihood - weight * kl) / values).mean())
     torch.testing.assert_close(bound.log_likelihood, (log_likelihood / values).mean())
     torch.testing.assert_close(bound.kl, kl.mean())
 
-    alone = query_likelihood_bound(model, episodes, KLScale("elbo", weight), seeded())
+    alone = likelihood_bound(model, episodes, KLScale("elbo", weight), seeded())
     assert alone.kl.item() == 0.0
     assert alone.value.item() == alone.log_likelihood.item() == bound.log_likelihood.item()
     for result in (bound, alone):
@@ -218,19 +218,17 @@ def test_the_bound_of_queries_is_equation_5_with_their_likelihood_alone(episodes
 
 
 @pytest.mark.parametrize(
-    ("objective", "name"),
+    ("objective", "name", "kind"),
     [
-        *(("variational-prior", name) for name in ("nvdp", "np")),
-        ("neural-process", "np+cnp"),
-        ("likelihood", "nvdp"),
-        ("log-uniform", "nvdp"),
-        ("query-variational-prior", "nvdp"),
-        ("query-likelihood", "nvdp"),
-        ("query-likelihood", "meta-dropout"),
+        *(("variational-prior", name, "regression") for name in ("nvdp", "np")),
+        ("neural-process", "np+cnp", "regression"),
+        *((objective, "nvdp", kind) for objective in ("likelihood", "log-uniform") for kind in KINDS),
+        ("variational-prior", "nvdp", "classification"),
+        ("likelihood", "meta-dropout", "classification"),
     ],
 )
-def test_all_noise_of_a_bound_comes_from_its_generator(build, batch, episodes, objective, name):
-    model, tasks = (classifier(name), episodes) if objective.startswith("query") else (build(name), batch)
+def test_all_noise_of_a_bound_comes_from_its_generator(build, batch, episodes, objective, name, kind):
+    model, tasks = (build(name), batch) if kind == "regression" else (classifier(name), episodes)
     before = torch.get_rng_state()
     first, second, other = (
         OBJECTIVES[objective](model, tasks, KLScale(), torch.Generator().manual_seed(seed)).value.item()

@@ -22,7 +22,7 @@ from torch.special import ndtr, ndtri
 
 from nvdp.errors import InputError
 from nvdp.loading import Predictor
-from nvdp.models.base import MetaModel
+from nvdp.models.base import MetaModel, RegressionModel
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
@@ -137,7 +137,7 @@ class NVDPModel(Model):
         if train_X.shape[:-1] != train_Y.shape[:-1]:
             raise InputError(f"train_X has shape {tuple(train_X.shape)} but train_Y has {tuple(train_Y.shape)}")
         known = Predictor.of(model._meta() if isinstance(model, MetaEstimator) else model)
-        if not isinstance(known.model, MetaModel):
+        if not isinstance(known.model, RegressionModel):
             raise InputError(f"BoTorch needs a model of regression; {known.model.config.name} is a classifier")
         self.meta_model = _frozen(known.model)
         self.predictor = replace(known, model=self.meta_model)

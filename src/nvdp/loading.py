@@ -20,7 +20,7 @@ from nvdp.data import gp
 from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError, NameNote, check_format, unknown_name
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.system import write_text
 from nvdp.training.config import RunConfig
@@ -43,7 +43,7 @@ class Predictor:
     torch.Size([1, 1])
     """
 
-    model: Any  # a `MetaModel`, or a `FewShotModel` of classification
+    model: Any  # a `MetaModel`, of regression or classification
     units: Units
     config: RunConfig | None = None  # of the run that trained it
     columns: Columns | None = None  # of the table that it was fitted to
@@ -57,7 +57,7 @@ class Predictor:
     @property
     def kind(self) -> str:
         """regression or classification."""
-        return self.model.config.kind
+        return str(self.model.config.kind)
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
         """The posterior of a task given its context, which is asked and answers in the user's units.
@@ -75,7 +75,7 @@ class Predictor:
 
     def posterior_from_bytes(self, data: bytes) -> Any:
         """The posterior whose ``to_bytes`` gave these bytes."""
-        if not isinstance(self.model, MetaModel):
+        if not isinstance(self.model, RegressionModel):
             raise InputError(f"posteriors of the classifier {self.model.config.name} are not kept as bytes")
         return self.in_units(self.model.posterior_from_bytes(data))
 
@@ -97,7 +97,7 @@ def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
 
 
 def _own_units(model: AnyModel, task: str = "") -> Units:
-    y_dim = model.config.y_dim if isinstance(model, MetaModel) else 0
+    y_dim = model.config.y_dim if isinstance(model, RegressionModel) else 0
     return Units.identity(model.config.x_dim, y_dim, *X_RANGES.get(task, ()))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nvdp.errors import InputError, check_format
 from nvdp.loading import Predictor
-from nvdp.models.base import MetaModel
+from nvdp.models.base import MetaModel, RegressionModel
 from nvdp.models.state import TaskState, encoder_fingerprint, feature_sums
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, as_points
@@ -187,7 +187,7 @@ class TaskStore:
 
     def __init__(self, path: Path | str, model: Predictor | MetaModel, power_safe: bool = False) -> None:
         self.path, self.predictor = Path(path), Predictor.of(model)
-        if not isinstance(self.predictor.model, MetaModel):
+        if not isinstance(self.predictor.model, RegressionModel):
             raise InputError(f"a store needs a model of regression; {self.predictor.model.config.name} is a classifier")
         self.model = self.predictor.model
         self._features = self.model.encoder.point_features

@@ -11,7 +11,7 @@ from nvdp.data.images import PUBLIC_SETS, ImageTasks, PublicImages, pixel_coordi
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import Machine, train
@@ -139,7 +139,7 @@ def test_small_images_keep_some_pixels_as_targets():
 def test_three_channels_are_scored_per_value(small_config):
     model = build_model(small_config("nvdp", x_dim=2, y_dim=3))
     tasks = ImageTasks(Numbered(size=8, channels=3))
-    coloured = evaluate_regression(model, validation_tasks(tasks, 0, 8), samples=2)
+    coloured = evaluate(model, validation_tasks(tasks, 0, 8), samples=2)
     batch = next(iter(validation_tasks(tasks, 0, 8)))
     prediction = model.adapt(batch.context).at_mean_parameters(batch.x)
     by_hand = torch.distributions.Normal(prediction.mean, prediction.std).log_prob(batch.y).mean()
@@ -196,7 +196,7 @@ def test_a_short_training_on_digits_beats_no_training(tmp_path, small_config):
     config = RunConfig(task="mnist", model=small, steps=200, learning_rate=3e-3, objective=base.objective)
     train(config, tmp_path / "run", machine=Machine(device="cpu", threads=1))
     scores = [
-        evaluate_regression(model, validation_tasks(task_source("mnist"), 0, 64), samples=1)["scores"]["PLL"]
+        evaluate(model, validation_tasks(task_source("mnist"), 0, 64), samples=1)["scores"]["PLL"]
         for model in (build_model(small, config.seed), load_run(tmp_path / "run")[1])
     ]
     untrained, trained = (score["mean_parameters"] for score in scores)

@@ -7,7 +7,7 @@ from nvdp.data.registry import SOURCES, task_source
 from nvdp.data.source import validation_tasks
 from nvdp.data.trigonometry import FUNCTIONS, TrigonometryTasks
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate
 from nvdp.models.registry import build_model
 
 SOURCE = TrigonometryTasks()
@@ -66,7 +66,7 @@ def test_kind_stays_an_index_in_another_precision(chunk):
 
 
 def test_a_model_can_be_evaluated_on_it(small_config):
-    result = evaluate_regression(build_model(small_config("cnp")), validation_tasks(SOURCE, 0, 5), samples=2)
+    result = evaluate(build_model(small_config("cnp")), validation_tasks(SOURCE, 0, 5), samples=2)
     assert result["tasks"] == 5
     assert math.isfinite(result["scores"]["PLL"]["mean_parameters"])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import CalibrationBins, ClassificationScores, evaluate_classification
+from nvdp.evaluation.metrics import CalibrationBins, ClassificationScores, evaluate
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import ClassPrediction
@@ -17,8 +17,8 @@ def test_scores_of_a_hand_computed_case():
     prediction = ClassPrediction(torch.tensor([[[right, right], [right, wrong]]]).log())
     y = torch.tensor([1.0, 0.0]).expand(2, 2, 2)
     scores = ClassificationScores()
-    scores.add(prediction, PointSet(torch.zeros(2, 2, 1), y, torch.ones(2, 2, dtype=torch.bool)))
-    result = scores.scores()
+    scores.add_predictions(prediction, PointSet(torch.zeros(2, 2, 1), y, torch.ones(2, 2, dtype=torch.bool)))
+    result = scores.result()
     assert result["accuracy"] == pytest.approx(0.75)
     assert result["interval95"] == pytest.approx(1.96 * math.sqrt(0.125) / math.sqrt(2))
     assert result["nll"] == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
@@ -30,9 +30,9 @@ def test_padded_queries_do_not_count():
     prediction = ClassPrediction(torch.tensor([[[[0.9, 0.1], [0.1, 0.9]]]]).log())
     points = PointSet(torch.zeros(1, 2, 1), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[True, False]]))
     scores = ClassificationScores()
-    scores.add(prediction, points)
-    assert scores.scores()["accuracy"] == 1.0
-    assert scores.scores()["nll"] == pytest.approx(-math.log(0.9))
+    scores.add_predictions(prediction, points)
+    assert scores.result()["accuracy"] == 1.0
+    assert scores.result()["nll"] == pytest.approx(-math.log(0.9))
 
 
 def test_a_calibrated_classifier_has_no_calibration_error_in_the_long_run(generator):
@@ -55,26 +55,25 @@ def tasks(generator):
 
 def test_an_evaluation_says_what_was_scored_and_leaves_the_model_as_it_was(tasks):
     model = build_model(ClassifierConfig("nvdp").updated({"decoder.width": 16, "meta.width": 16}))
-    result = evaluate_classification(model, [tasks, tasks.first(2)], samples=3)
+    result = evaluate(model, [tasks, tasks.first(2)], samples=3)
     assert (result["tasks"], result["way"], result["shot"], result["samples"]) == (6, 5, 1, 3)
-    assert (result["statistics"], result["transductive"]) == ("running", False)
     assert 0 < result["mean_rate"] < 1
     assert result["disagreement"] > 0
-    together = evaluate_classification(model, [tasks], samples=3, statistics="batch")
-    assert (together["statistics"], together["transductive"]) == ("batch", True)
     assert model.statistics == "running"
+    model.statistics = "batch"
+    assert evaluate(model, [tasks], samples=3)["nll"] != evaluate(model, [tasks.first(2)], samples=3)["nll"]
     with pytest.raises(InputError, match="'all'"):
-        evaluate_classification(model, [tasks], statistics="all")
-    assert model.statistics == "running"
+        model.statistics = "all"
+    assert model.statistics == "batch"
 
 
 def test_the_same_seed_gives_the_same_evaluation(tasks):
     model = build_model(ClassifierConfig("versa"))
-    first, again, other = (evaluate_classification(model, [tasks], samples=2, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (evaluate(model, [tasks], samples=2, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["nll"] != other["nll"]
 
 
 def test_no_tasks_are_refused():
     with pytest.raises(InputError, match="at least 1 task"):
-        evaluate_classification(build_model(ClassifierConfig("protonet")), [])
+        evaluate(build_model(ClassifierConfig("protonet")), [])

@@ -9,12 +9,15 @@ from nvdp.evaluation.metrics import (
     RegressionScores,
     RunningCorrelation,
     RunningMoments,
-    evaluate_regression,
+    evaluate,
     gaussian_crps,
     task_means,
 )
 from nvdp.models.base import MetaModel
+from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
+from nvdp.nn.likelihoods import GaussianLikelihood
+from nvdp.posteriors.latent import PointPosterior
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import Task, TaskBatch
 
@@ -24,18 +27,8 @@ def gp_batch():
     return GPTasks().training_batch(seed=0, step=3, tasks=12)
 
 
-class TwoConstants(MetaModel):
+class TwoConstants(PointPosterior):
     """Predicts N(0, 1) with mean parameters, and N(−1, 1) and N(1, 1) in turn when sampled."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_parameter("nothing", torch.nn.Parameter(torch.zeros(())))
-
-    def posterior(self, representation, read=None):
-        raise NotImplementedError
-
-    def adapt(self, x, y=None, mask=None):
-        return self
 
     def at_mean_parameters(self, x):
         return self._constants(torch.tensor([0.0]), x)
@@ -43,10 +36,8 @@ class TwoConstants(MetaModel):
     def predict(self, x, samples=0, generator=None):
         return self._constants(torch.tensor([-1.0, 1.0]).repeat(samples // 2), x)
 
-    components = predict
-
-    def mean_rates(self):
-        return None
+    def components(self, x, samples, generator=None):
+        return self.predict(x, samples)
 
     def _constants(self, heights, x):
         functions = heights[:, None, None, None].expand(-1, *x.shape)
@@ -61,9 +52,28 @@ class Integrating(TwoConstants):
         return Prediction(zeros, zeros + math.sqrt(2), coherent=False)
 
     def predict(self, x, samples=0, generator=None):
-        height = 1 if generator is None else 1 + torch.rand((), generator=generator)
         prediction = super().predict(x, samples)
-        return Prediction(height * prediction.functions, prediction.stds)
+        return Prediction((1 + torch.rand((), generator=generator)) * prediction.functions, prediction.stds)
+
+
+class Constant(MetaModel):
+    """Answers with one of these posteriors, whatever the context."""
+
+    config = ModelConfig()
+
+    def __init__(self, posterior=TwoConstants):
+        super().__init__()
+        self.register_parameter("nothing", torch.nn.Parameter(torch.zeros(())))
+        self.kind = posterior
+
+    def posterior_given(self, points, generator=None):
+        return self.kind(points.x[:, 0], torch.zeros_like, GaussianLikelihood(1), 1)
+
+    def scored(self, tasks):
+        return tasks.whole
+
+    def check(self, points):
+        pass
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -122,7 +132,7 @@ def test_task_means_average_real_points_and_leave_out_tasks_without_any():
 
 def test_ll_rll_and_pll_average_over_task_context_and_targets():
     tasks = TaskBatch.collate([Task([0.0, 1.0], [0.0, 2.0], [2.0], [4.0]), Task([0.0], [1.0], [1.0], [3.0])])
-    scores = evaluate_regression(TwoConstants(), [tasks], samples=2)["scores"]
+    scores = evaluate(Constant(), [tasks], samples=2)["scores"]
 
     def check(flavour, score):
         rll = ((score(0) + score(2)) / 2 + score(1)) / 2
@@ -141,7 +151,7 @@ def test_ll_rll_and_pll_average_over_task_context_and_targets():
 
 def test_error_spread_and_counts_of_a_hand_made_model():
     tasks = TaskBatch.collate([Task([0.0], [0.0], [1.0, 2.0], [3.0, 4.0])])
-    result = evaluate_regression(TwoConstants(), [tasks, tasks], samples=4)
+    result = evaluate(Constant(), [tasks, tasks], samples=4)
     assert (result["tasks"], result["samples"]) == (2, 4)
     assert result["rmse"] == pytest.approx(math.sqrt((9 + 16) / 2))
     assert result["spread"] == pytest.approx(1.0)
@@ -152,7 +162,7 @@ def test_coverage_and_crps_of_a_hand_made_model():
     # The mixture's distribution function at 1, 2, 2.3 and 4 is 0.74, 0.92, 0.951 and 0.999.
     y = torch.tensor([1.0, 2.0, 2.3, 4.0])
     tasks = TaskBatch.collate([Task([0.0], [0.0], y, y)])
-    result = evaluate_regression(TwoConstants(), [tasks], samples=2)
+    result = evaluate(Constant(), [tasks], samples=2)
     assert result["coverage"] == pytest.approx({"50%": 0.25, "90%": 0.5, "95%": 0.75})
     crps = gaussian_crps(y, torch.zeros(()), torch.tensor(math.sqrt(2)))
     assert result["crps"] == pytest.approx(crps.mean().item(), rel=1e-6)
@@ -161,7 +171,7 @@ def test_coverage_and_crps_of_a_hand_made_model():
 def test_points_are_scored_by_components_and_spread_is_that_of_functions_drawn_anew_for_each_batch():
     y = torch.tensor([1.0, 2.0])
     tasks, seen = TaskBatch.collate([Task([0.0], [0.0], y, y)]), []
-    result = evaluate_regression(Integrating(), [tasks, tasks], samples=2, watch_spread=seen.append)
+    result = evaluate(Constant(Integrating), [tasks, tasks], samples=2, watch=lambda _, spread: seen.append(spread))
     log_prob = Normal(0.0, math.sqrt(2)).log_prob(y).mean().item()
     assert result["scores"]["PLL"]["expected_log"] == pytest.approx(log_prob, rel=1e-6)
     first, second = (spread.unique().item() for spread in seen)
@@ -172,13 +182,13 @@ def test_points_are_scored_by_components_and_spread_is_that_of_functions_drawn_a
 
 @pytest.mark.parametrize("name", ["nvdp", "np"])
 def test_expected_log_is_at_most_log_expected(small_config, gp_batch, name):
-    scores = evaluate_regression(build_model(small_config(name)), [gp_batch])["scores"]
+    scores = evaluate(build_model(small_config(name)), [gp_batch])["scores"]
     for metric in ("LL", "RLL", "PLL"):
         assert scores[metric]["expected_log"] < scores[metric]["log_expected"]
 
 
 def test_a_cnp_has_no_spread_and_one_score_in_three_flavours(small_config, gp_batch):
-    result = evaluate_regression(build_model(small_config("cnp")), [gp_batch])
+    result = evaluate(build_model(small_config("cnp")), [gp_batch])
     assert result["spread"] == 0.0
     flavours = [result["scores"]["LL"][f] for f in ("mean_parameters", "expected_log", "log_expected")]
     assert flavours == pytest.approx([flavours[0]] * 3, rel=1e-6)
@@ -186,7 +196,7 @@ def test_a_cnp_has_no_spread_and_one_score_in_three_flavours(small_config, gp_ba
 
 def test_an_nvdp_reports_the_mean_rate_of_every_layer(small_config, gp_batch):
     model = build_model(small_config("nvdp"))
-    result = evaluate_regression(model, [gp_batch, gp_batch])
+    result = evaluate(model, [gp_batch, gp_batch])
     expected = model.adapt(gp_batch.context).mean_rates().mean(0).tolist()
     assert result["rates"] == pytest.approx(expected, rel=1e-5)
     assert result["mean_rate"] == pytest.approx(sum(expected) / len(expected), rel=1e-5)
@@ -198,7 +208,7 @@ def test_mean_parameter_scores_do_not_depend_on_the_chunks(small_config, gp_batc
     model = build_model(small_config(name))
     tasks = list(gp_batch)
     chunks = [TaskBatch.collate(tasks[start:stop]) for start, stop in [(0, 1), (1, 7), (7, 12)]]
-    whole, parts = (evaluate_regression(model, batches, 2) for batches in ([gp_batch], chunks))
+    whole, parts = (evaluate(model, batches, 2) for batches in ([gp_batch], chunks))
     assert whole["tasks"] == parts["tasks"] == 12
     for metric in ("LL", "RLL", "PLL"):
         for number in ("mean_parameters", "std", "stderr"):
@@ -207,8 +217,8 @@ def test_mean_parameter_scores_do_not_depend_on_the_chunks(small_config, gp_batc
 
 def test_evaluation_is_reproducible_from_its_seed(small_config, gp_batch):
     model = build_model(small_config("nvdp"))
-    first, second, other = (evaluate_regression(model, [gp_batch], seed=seed) for seed in (0, 0, 1))
-    assert first == second == evaluate_regression(model, [gp_batch], samples=16)
+    first, second, other = (evaluate(model, [gp_batch], seed=seed) for seed in (0, 0, 1))
+    assert first == second == evaluate(model, [gp_batch], samples=16)
     assert first["scores"]["LL"]["expected_log"] != other["scores"]["LL"]["expected_log"]
     assert first["scores"]["LL"]["mean_parameters"] == other["scores"]["LL"]["mean_parameters"]
 
@@ -228,7 +238,7 @@ def test_coverage_of_the_true_distribution_is_nominal(generator):
 
 def test_a_group_without_points_scores_not_a_number_rather_than_zero(small_config, make_task):
     no_context = TaskBatch.collate([make_task(0, 5), make_task(0, 3)])
-    scores = evaluate_regression(build_model(small_config("cnp")), [no_context])["scores"]
+    scores = evaluate(build_model(small_config("cnp")), [no_context])["scores"]
     assert math.isnan(scores["RLL"]["mean_parameters"])
     assert math.isfinite(scores["PLL"]["mean_parameters"])
 

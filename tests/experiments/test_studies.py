@@ -11,7 +11,7 @@ from nvdp.experiments.studies import (
     fewshot_choices,
 )
 from nvdp.experiments.table3 import plan as table3_plan
-from nvdp.training.presets import NVDP_FEWSHOT_KL
+from nvdp.models.registry import NVDP_KL_WEIGHTS
 
 
 def test_every_run_changes_what_its_name_says_and_sees_no_test_class():
@@ -26,7 +26,7 @@ def test_every_run_changes_what_its_name_says_and_sees_no_test_class():
             assert config | {"model": None} == shipped | {"model": None}
         elif name not in FEWSHOT_RIVALS:
             assert config | {"kl": None} == shipped | {"kl": None}
-    assert all(weight != NVDP_FEWSHOT_KL.weight for weight in FEWSHOT_KL_WEIGHTS)
+    assert all(weight != NVDP_KL_WEIGHTS["classification"] for weight in FEWSHOT_KL_WEIGHTS)
 
 
 def test_the_shipped_row_is_the_classifier_of_table_3():

@@ -190,7 +190,7 @@ def test_targets_read_the_context_alone_even_where_rates_know_the_whole_task(mod
     context, whole = model.adapt_both(batch)
     seen = [
         posterior.representation
-        if hasattr(posterior, "rates")
+        if posterior.rates is not None
         else (posterior.outputs.func if isinstance(posterior, PointPosterior) else posterior.network).read
         for posterior in (context, whole)
     ]

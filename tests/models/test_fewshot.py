@@ -7,16 +7,17 @@ import torch
 from torch.distributions import kl_divergence
 
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import evaluate_classification
-from nvdp.models.base import class_means, one_hot, query_points
-from nvdp.models.config import GRADIENT_MODELS, ClassifierConfig
+from nvdp.evaluation.metrics import evaluate
+from nvdp.models.base import class_means, one_hot
+from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.nn.fused import AUTOGRAD
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.tasks import PointSet, TaskBatch
 
 NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
-SET_BASED = [name for name in NAMES if name not in GRADIENT_MODELS]
+BY_GRADIENTS = [name for name in NAMES if MODELS[name].fixed_classes]
+SET_BASED = [name for name in NAMES if name not in BY_GRADIENTS]
 SMALL = {"decoder.width": 16, "meta.width": 16}
 CLOSE = {"atol": 1e-5, "rtol": 1e-4}
 WAY, SHOT, QUERIES = 4, 2, 3
@@ -96,7 +97,7 @@ def test_a_task_may_have_more_or_fewer_classes_than_in_training(set_model, gener
         assert prediction.probabilities.shape == (2, other.x.shape[1], way)
 
 
-@pytest.mark.parametrize("name", GRADIENT_MODELS)
+@pytest.mark.parametrize("name", BY_GRADIENTS)
 def test_a_fixed_last_layer_says_how_many_classes_it_has(name, generator):
     with pytest.raises(InputError, match=r"7 classes; this .* model has a last layer for 4"):
         small(name).adapt(blobs(generator, 2, 7).context)
@@ -136,7 +137,7 @@ def test_on_images_a_query_does_not_depend_on_the_others_unless_asked_to(name, g
     model = small(name, "conv4", **changes).train()
     y = torch.eye(WAY).repeat(2, 1).expand(2, -1, -1)
     images = TaskBatch.first_points_as_context(torch.rand(2, 2 * WAY, 784, generator=generator), y, WAY)
-    OBJECTIVES[MODELS[name].classifier.objective](model, images, KLScale(), generator).value.backward()
+    OBJECTIVES[MODELS[name].objective](model, images, KLScale(), generator).value.backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
     model.eval().requires_grad_(False)
 
@@ -172,7 +173,7 @@ def test_hand_derived_gradients_are_those_of_autograd_for_rates_of_classes(chang
         if engine:
             model.engine = engine
         noise = torch.Generator().manual_seed(3)
-        OBJECTIVES["query-variational-prior"](model, tasks.to(torch.float64), KLScale(), noise).value.backward()
+        OBJECTIVES["variational-prior"](model, tasks.to(torch.float64), KLScale(), noise).value.backward()
         gradients.append([parameter.grad for parameter in model.parameters()])
     torch.testing.assert_close(*gradients)
 
@@ -211,8 +212,8 @@ def test_class_logits_of_a_pure_nvdp_differ_by_the_rates_alone(tasks):
 
 def test_the_likelihood_is_that_of_the_queries_alone(tasks):
     model = small("protonet")
-    bound = OBJECTIVES["query-likelihood"](model, tasks, KLScale())
-    queries = query_points(tasks)
+    bound = OBJECTIVES["likelihood"](model, tasks, KLScale())
+    queries = model.scored(tasks)
     prediction = model.adapt(tasks.context).predict(queries.x)
     torch.testing.assert_close(bound.log_likelihood.detach(), prediction.log_prob(queries.y).mean())
     assert queries.x.shape[1] == WAY * QUERIES
@@ -238,12 +239,12 @@ def test_every_method_learns_to_tell_blobs_apart(name):
     rates = {"gradient.steps": 3, "gradient.rate": 0.3}
     model = small(name, **{"extractor.normalise": False, "decoder.width": 64, "meta.width": 32}, **rates).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    objective = OBJECTIVES[MODELS[name].classifier.objective]
+    objective = OBJECTIVES[MODELS[name].objective]
     for _ in range(60):
         optimizer.zero_grad()
         (-objective(model, blobs(generator, 8, shot=1), KLScale("elbo", 0.001), generator).value).backward()
         optimizer.step()
-    result = evaluate_classification(model, [blobs(generator, 50, shot=1, queries=10)])
+    result = evaluate(model, [blobs(generator, 50, shot=1, queries=10)])
     assert result["accuracy"] > 0.8  # by chance 0.25
 
 
@@ -291,7 +292,7 @@ def test_wrong_inputs_are_refused_with_their_numbers(model, tasks):
 )
 def test_impossible_architectures_are_refused_by_name(changes, words):
     with pytest.raises(InputError, match=words):
-        ClassifierConfig().updated(changes)
+        build_model(ClassifierConfig().updated(changes))
 
 
 def test_a_model_for_one_kind_of_task_is_refused_for_the_other():

@@ -6,7 +6,7 @@ import torch
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import build_model
-from nvdp.objectives import KLScale, query_likelihood_bound
+from nvdp.objectives import KLScale, likelihood_bound
 from nvdp.tasks import PointSet, TaskBatch
 
 TINY = {
@@ -55,7 +55,7 @@ def test_a_hand_computed_inner_loop(steps, tasks):
 
 
 def outer(model, tasks):
-    return query_likelihood_bound(model, tasks, KLScale(), torch.Generator().manual_seed(0)).value
+    return likelihood_bound(model, tasks, KLScale(), torch.Generator().manual_seed(0)).value
 
 
 @pytest.mark.parametrize("name", ["maml", "meta-sgd", "meta-dropout"])
@@ -134,7 +134,7 @@ def test_meta_sgd_with_equal_rates_is_maml_and_its_rates_are_learned(tasks):
 
 def test_meta_dropout_draws_noise_for_its_steps_and_none_for_its_predictions(tasks):
     model = build_model(ClassifierConfig("meta-dropout").updated(TINY)).double().requires_grad_(False)
-    drawn = [model.posterior(tasks.context, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
+    drawn = [model.posterior_given(tasks.context, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1)]
     same, again, other = (posterior.mean_outputs(tasks.x) for posterior in drawn)
     assert torch.equal(same, again)
     assert not torch.allclose(same, other)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nvdp.evaluation.metrics import evaluate_classification
+from nvdp.evaluation.metrics import evaluate
 from nvdp.models.base import class_means
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
@@ -38,7 +38,7 @@ HELD_OUT = rectified_blobs(1, 100)
 
 
 def accuracy(model):
-    return evaluate_classification(model, [HELD_OUT])["accuracy"]
+    return evaluate(model, [HELD_OUT])["accuracy"]
 
 
 def trained(name, steps=40, **changes):
@@ -46,7 +46,7 @@ def trained(name, steps=40, **changes):
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
         optimizer.zero_grad()
-        bound = OBJECTIVES[MODELS[name].classifier.objective](
+        bound = OBJECTIVES[MODELS[name].objective](
             model, rectified_blobs(100 + step, 8), KLScale("elbo", 1e-5), torch.Generator().manual_seed(step)
         )
         (-bound.value).backward()
@@ -75,7 +75,7 @@ def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
     for head in model.rates.heads:
         head.weight.zero_()
     tasks = model.embedded(rectified_blobs(0, 3).to(torch.float64))
-    logits = model.posterior(tasks.context).mean_outputs(tasks.x)  # (task, point, way)
+    logits = model.posterior_given(tasks.context).mean_outputs(tasks.x)  # (task, point, way)
     means = class_means(tasks.context.x, tasks.context)
     contrast = F.layer_norm(means - means.mean(1, keepdim=True), means.shape[-1:])
     products = tasks.x @ contrast.mT
@@ -106,7 +106,7 @@ def test_before_training_it_classifies_as_well_as_the_nearest_mean_and_others_by
 @pytest.mark.parametrize("rival", ["versa", "cnp"])
 def test_after_as_many_steps_it_beats_rivals_that_start_from_nothing(rival):
     model = trained("nvdp", **ACTIVATIONS)
-    scores = evaluate_classification(model, [HELD_OUT])
+    scores = evaluate(model, [HELD_OUT])
     assert scores["accuracy"] > accuracy(trained(rival)) + 0.05
     assert scores["mean_rate"] > 0.1  # the posterior is alive: rates are far from their floor of 0.01
     assert scores["disagreement"] > 1e-3

@@ -5,7 +5,6 @@ import pytest
 from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.objectives import CLASS_OBJECTIVES
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import FEWSHOT_PRESETS, preset_config
 
@@ -24,8 +23,7 @@ def test_every_preset_comes_back_from_json_as_it_went_in(tmp_path, task, way, sh
     assert again.to_json() == config.to_json()
     assert isinstance(again.model, ClassifierConfig)
     assert (config.model.num_classes, config.episodes.way, config.episodes.shot, config.seed) == (way, way, shot, 3)
-    assert config.objective == MODELS[model].classifier.objective
-    assert config.objective in CLASS_OBJECTIVES
+    assert config.objective == MODELS[model].objective
 
 
 @pytest.mark.parametrize(
@@ -58,11 +56,6 @@ def test_names_that_are_not_there_are_told_with_the_nearest():
         preset_config("miniimagenet", "np")
     with pytest.raises(InputError, match="versa is not for regression"):
         preset_config("gp", "versa", "quick")
-
-
-def test_a_bound_of_regression_is_refused_for_a_classifier():
-    with pytest.raises(InputError, match="'likelihood' is not for such a model; there are query-variational-prior"):
-        preset_config("miniimagenet", "cnp", objective="likelihood")
 
 
 def test_an_unknown_setting_of_a_classifier_is_refused_by_name(tmp_path):

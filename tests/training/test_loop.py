@@ -15,7 +15,7 @@ import torch
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate
 from nvdp.models.registry import build_model
 from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
@@ -365,7 +365,7 @@ def test_a_trained_model_beats_an_untrained_one(tmp_path, small_config):
     run(config, tmp_path)
     tasks = [GPTasks().validation_chunk(1, 0)]
     untrained, trained = (
-        evaluate_regression(model, tasks, samples=1)["scores"]["PLL"]["mean_parameters"]
+        evaluate(model, tasks, samples=1)["scores"]["PLL"]["mean_parameters"]
         for model in (build_model(config.model), load_run(tmp_path)[1])
     )
     assert trained > untrained + 0.2

@@ -12,13 +12,13 @@ import torch
 
 from nvdp.bench.timing import Timings, interleaved
 from nvdp.data.episodes import class_source
-from nvdp.models.base import FewShotModel
+from nvdp.models.base import Classifier
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.randomness import derived_generator
 from nvdp.training.presets import preset_config
 
-NAMES = [name for name, spec in MODELS.items() if spec.classifier is not None]
+NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
 BASE = "protonet"
 QUERIES, SAMPLES = 15, 10  # queries of a class; classifiers that probabilities are averaged over
 NOTES = {
@@ -91,7 +91,7 @@ def _row(shape: EpisodeShape, name: str, adapted: Timings, predicted: Timings) -
     return row
 
 
-def _model(shape: EpisodeShape, name: str) -> FewShotModel:
+def _model(shape: EpisodeShape, name: str) -> Classifier:
     config = preset_config(shape.task, name, "cpu", way=shape.way, shot=shape.shot).model
     assert isinstance(config, ClassifierConfig)
     return build_model(config).eval()

@@ -8,7 +8,7 @@ from typing import Any, cast
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
-from nvdp.evaluation.metrics import RegressionScores, Scores, evaluate_regression
+from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
@@ -61,7 +61,7 @@ class Recipe:
     def row(self, validation: int) -> dict[str, Any]:
         """Its scores at this time."""
         batches = validation_tasks(self.source, VALIDATION_SEED, validation)
-        scores = cast(Scores, evaluate_regression(self.model, batches, SAMPLES)["scores"])
+        scores = evaluate(self.model, batches, SAMPLES)["scores"]
         ceiling = RegressionScores()
         for tasks in validation_tasks(self.source, VALIDATION_SEED, validation):
             assert isinstance(tasks, GPTaskBatch)

@@ -56,20 +56,20 @@ def evaluate(
     Example: nvdp eval runs/first --tasks 512
     """
     from nvdp.data.public.fetch import use_data_folder
-    from nvdp.evaluation.run import VALIDATION_SEED, evaluate_run
+    from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run
     from nvdp.system import keep_freed_memory, use_threads
 
     keep_freed_memory()
     use_threads()
     use_data_folder(data_dir)
     seed = VALIDATION_SEED if seed is None else seed
-    shape = {"way": way, "shot": shot, "queries": queries, "transductive": transductive}
-    if on is None and (_is_classifier(run) or any(shape.values())):
-        _show_classifier(run, as_json, tasks=tasks, seed=seed, samples=samples, split=split, device=device, **shape)
-        return
-    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device)
+    shape = EpisodeShape(way, shot, queries, transductive)
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape)
     if as_json:
         typer.echo(json.dumps(evaluation))
+        return
+    if "accuracy" in evaluation:
+        _show_classifier(evaluation)
         return
     place = f"{evaluation['on']} ({evaluation['split']})" if "on" in evaluation else evaluation["task"]
     table = Table(title=f"{evaluation['model']} on {place}, {evaluation['tasks']} tasks")
@@ -89,22 +89,8 @@ def evaluate(
     typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
 
 
-def _is_classifier(run: Path) -> bool:
-    """Whether a run's folder holds a few-shot classifier."""
-    from nvdp.training.config import RunConfig
-    from nvdp.training.run_folder import CONFIG
-
-    return RunConfig.load(run / CONFIG).episodes is not None
-
-
-def _show_classifier(run: Path, as_json: bool, **how: Any) -> None:
+def _show_classifier(scores: dict[str, Any]) -> None:
     """What `nvdp eval` prints for a few-shot classifier."""
-    from nvdp.evaluation.run import evaluate_classifier_run
-
-    scores = evaluate_classifier_run(run, **how)
-    if as_json:
-        typer.echo(json.dumps(scores))
-        return
     shape = f"{scores['way']}-way {scores['shot']}-shot"
     kind = ", transductive" if scores["transductive"] else ""
     table = Table(

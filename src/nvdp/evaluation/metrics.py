@@ -8,6 +8,7 @@ the predictive density of each point. The samples behind the last two are cohere
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,14 +16,17 @@ from torch import Tensor
 from torch.special import ndtr
 
 from nvdp.errors import InputError
-from nvdp.models.base import FewShotModel, MetaModel, query_points
+from nvdp.models.base import MetaModel
+from nvdp.posteriors.base import Posterior
 from nvdp.posteriors.prediction import ClassPrediction, Prediction, mixture_log_prob
 from nvdp.randomness import derived_generator
 from nvdp.tasks import PointSet, TaskBatch
 
 FLAVOURS = ("mean_parameters", "expected_log", "log_expected")
 INTERVALS = (0.5, 0.9, 0.95)
-Scores = dict[str, dict[str, float]]
+BINS = 15  # of confidence
+NORMAL_95 = 1.96
+Table = dict[str, dict[str, float]]  # metric → flavour → value
 
 
 @dataclass
@@ -111,14 +115,38 @@ def gaussian_crps(y: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
 
 
-@dataclass
-class RegressionScores:
+class Scores(Protocol):
     """Accumulates scores over batches of tasks; memory does not grow with their number."""
 
+    default_samples: ClassVar[int]
+
+    def add(
+        self, posterior: Any, tasks: TaskBatch, samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "task point y"]:
+        """Take in a posterior's predictions of some tasks; the answer is the spread of sampled functions."""
+        ...
+
+    def result(self) -> dict[str, Any]:
+        """What was accumulated."""
+        ...
+
+
+@dataclass
+class RegressionScores:
+    """LL, RLL and PLL in three flavours, calibration and spread."""
+
+    default_samples: ClassVar[int] = 16
     moments: dict[tuple[str, str], RunningMoments] = field(default_factory=dict)
 
-    def _add(self, group: str, name: str, values: Tensor) -> None:
-        self.moments.setdefault((group, name), RunningMoments()).add(values)
+    def add(
+        self, posterior: Posterior, tasks: TaskBatch, samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "task point y"]:
+        """Score all points of some tasks."""
+        self.add_log_likelihoods("mean_parameters", posterior.at_mean_parameters(tasks.x).log_prob(tasks.y), tasks)
+        prediction = posterior.components(tasks.x, samples, generator)
+        functions = prediction if prediction.coherent else posterior.predict(tasks.x, samples, generator)
+        self.add_samples(prediction, functions.spread, tasks)
+        return functions.spread
 
     def add_log_likelihoods(self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in pointwise log-likelihoods of one flavour."""
@@ -141,9 +169,9 @@ class RegressionScores:
         self._add("calibration", "mse", task_means(squared_error, target))
         self._add("calibration", "spread", task_means(spread, tasks.whole.mask))
 
-    def scores(self) -> Scores:
+    def scores(self) -> Table:
         """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour that was scored."""
-        table: Scores = {}
+        table: Table = {}
         for metric in ("LL", "RLL", "PLL"):
             flavours = {name: m for (group, name), m in self.moments.items() if group == metric}
             first = next(iter(flavours.values()))
@@ -151,58 +179,22 @@ class RegressionScores:
             table[metric] |= {"std": first.std, "stderr": first.stderr}
         return table
 
+    def result(self) -> dict[str, Any]:
+        """The scores, coverage of intervals, CRPS, RMSE and spread."""
+        return {
+            "scores": self.scores(),
+            "coverage": {f"{level:.0%}": self.value("coverage", f"{level:.0%}") for level in INTERVALS},
+            "crps": self.value("calibration", "crps"),
+            "rmse": math.sqrt(self.value("calibration", "mse")),
+            "spread": self.value("calibration", "spread"),
+        }
+
+    def _add(self, group: str, name: str, values: Tensor) -> None:
+        self.moments.setdefault((group, name), RunningMoments()).add(values)
+
     def value(self, group: str, name: str) -> float:
         """The mean of one accumulated quantity."""
         return self.moments[group, name].mean
-
-
-@torch.no_grad()
-def evaluate_regression(
-    model: MetaModel,
-    batches: Iterable[TaskBatch],
-    samples: int = 16,
-    seed: int = 0,
-    watch_spread: Callable[[Float[Tensor, "task point y"]], None] | None = None,
-) -> dict[str, object]:
-    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints.
-
-    `watch_spread` is told how much the sampled functions of each batch differ at every point.
-    """
-    model.eval()
-    totals, tasks_seen = RegressionScores(), 0
-    rates: list[RunningMoments] = []
-    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    for index, batch in enumerate(batches):
-        tasks = batch.to(device).to(dtype)
-        posterior = model.adapt(tasks.context)
-        totals.add_log_likelihoods("mean_parameters", posterior.at_mean_parameters(tasks.x).log_prob(tasks.y), tasks)
-        generator = derived_generator(seed, "evaluation", index, device=device)
-        prediction = posterior.components(tasks.x, samples, generator)
-        functions = prediction if prediction.coherent else posterior.predict(tasks.x, samples, generator)
-        totals.add_samples(prediction, functions.spread, tasks)
-        if watch_spread is not None:
-            watch_spread(functions.spread)
-        if (mean_rates := posterior.mean_rates()) is not None:
-            layers = mean_rates.unbind(-1)
-            rates = rates or [RunningMoments() for _ in layers]
-            for moments, values in zip(rates, layers, strict=True):
-                moments.add(values)
-        tasks_seen += len(tasks)
-    return {
-        "tasks": tasks_seen,
-        "samples": samples,
-        "scores": totals.scores(),
-        "coverage": {f"{level:.0%}": totals.value("coverage", f"{level:.0%}") for level in INTERVALS},
-        "crps": totals.value("calibration", "crps"),
-        "rmse": math.sqrt(totals.value("calibration", "mse")),
-        "spread": totals.value("calibration", "spread"),
-        "rates": [moments.mean for moments in rates] or None,
-        "mean_rate": sum(moments.mean for moments in rates) / len(rates) if rates else None,
-    }
-
-
-BINS = 15
-NORMAL_95 = 1.96
 
 
 @dataclass
@@ -233,14 +225,29 @@ class CalibrationBins:
 
 @dataclass
 class ClassificationScores:
-    """Accumulates scores of queries over batches of tasks; memory does not grow with their number."""
+    """Accuracy, log-likelihood and calibration of the queries."""
 
+    default_samples: ClassVar[int] = 10  # the paper's
     accuracy: RunningMoments = field(default_factory=RunningMoments)
     nll: RunningMoments = field(default_factory=RunningMoments)
     disagreement: RunningMoments = field(default_factory=RunningMoments)
     bins: CalibrationBins = field(default_factory=CalibrationBins)
+    ways: set[int] = field(default_factory=set)
+    shots: set[int] = field(default_factory=set)
 
-    def add(self, prediction: ClassPrediction, queries: PointSet) -> None:
+    def add(
+        self, posterior: Posterior[ClassPrediction], tasks: TaskBatch, samples: int, generator: torch.Generator
+    ) -> Float[Tensor, "task point way"]:
+        """Score the targets of some tasks."""
+        used = tasks.target.mask.any(0)
+        queries = PointSet(tasks.x[:, used], tasks.y[:, used], tasks.target.mask[:, used])
+        prediction = posterior.components(queries.x, samples, generator)
+        self.add_predictions(prediction, queries)
+        self.ways.add(tasks.y.shape[-1])
+        self.shots |= {int(shot) for shot in (tasks.y * tasks.is_context[..., None]).sum(1).unique()}
+        return prediction.spread
+
+    def add_predictions(self, prediction: ClassPrediction, queries: PointSet) -> None:
         """Take in the predictions at the queries of several tasks."""
         mask, count = queries.mask, queries.count.clamp(min=1)
         correct = prediction.top_class == queries.y.argmax(-1)
@@ -250,9 +257,12 @@ class ClassificationScores:
         self.disagreement.add((prediction.disagreement * mask).sum(-1) / count)
         self.bins.add(prediction.confidence[mask], correct[mask])
 
-    def scores(self) -> dict[str, float]:
+    def result(self) -> dict[str, Any]:
         """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks."""
+        ways, shots = sorted(self.ways), sorted(self.shots)
         return {
+            "way": ways[0] if len(ways) == 1 else ways,
+            "shot": shots[0] if len(shots) == 1 else shots,
             "accuracy": self.accuracy.mean,
             "interval95": NORMAL_95 * self.accuracy.stderr,
             "std": self.accuracy.std,
@@ -263,50 +273,54 @@ class ClassificationScores:
         }
 
 
-@torch.no_grad()
-def evaluate_classification(
-    model: FewShotModel,
-    batches: Iterable[TaskBatch],
-    samples: int = 10,
-    seed: int = 0,
-    statistics: str | None = None,
-) -> dict[str, object]:
-    """Scores of a classifier on the queries of tasks given batch by batch.
+SCORES: dict[str, type[Scores]] = {"regression": RegressionScores, "classification": ClassificationScores}
+Watch = Callable[[TaskBatch, Float[Tensor, "task point y"]], None]
 
-    `statistics` is what batch norm uses, by default as the model is set; "batch" is transductive: each task's queries
-    then help to classify each other. The model is left as it was, in evaluation mode.
+
+@torch.no_grad()
+def evaluate(
+    model: MetaModel[Any],
+    batches: Iterable[TaskBatch],
+    samples: int | None = None,
+    seed: int = 0,
+    watch: Watch | None = None,
+) -> dict[str, Any]:
+    """Scores of a model on tasks given batch by batch: the model's part of what ``nvdp eval`` prints.
+
+    Args:
+        model: For regression or classification; it is left in evaluation mode.
+        batches: The tasks.
+        samples: Components of a prediction; by default 16 for regression, 10 for classification.
+        seed: Of those components.
+        watch: Called with each batch and the spread of the functions sampled for it.
+
+    Returns:
+        For regression "scores" (LL, RLL, PLL), "coverage", "crps", "rmse" and "spread"; for classification "accuracy",
+        "nll", "ece" and others; for both the number of tasks and the mean dropout rates.
     """
     model.eval()
-    as_set = model.statistics
-    model.statistics = as_set if statistics is None else statistics
-    totals, rates, tasks_seen = ClassificationScores(), RunningMoments(), 0
-    shapes: set[tuple[int, int]] = set()
+    totals = SCORES[model.config.kind]()
+    samples = totals.default_samples if samples is None else samples
+    tasks_seen, rates = 0, list[RunningMoments]()
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    try:
-        for index, batch in enumerate(batches):
-            generator = derived_generator(seed, "evaluation", index, device=device)
-            tasks = model.embedded(batch.to(device).to(dtype))
-            posterior, queries = model.posterior(tasks.context, generator), query_points(tasks)
-            totals.add(posterior.components(queries.x, samples, generator), queries)
-            mean_rates = posterior.mean_rates()
-            if mean_rates is not None:
-                rates.add(mean_rates.mean(-1))
-            shots = (tasks.y * tasks.is_context[..., None]).sum(1)
-            shapes |= {(tasks.y.shape[-1], int(shot)) for shot in shots.unique()}
-            tasks_seen += len(tasks)
-        used = model.statistics
-    finally:
-        model.statistics = as_set
+    for index, batch in enumerate(batches):
+        tasks = model.embedded(batch.to(device).to(dtype))
+        generator = derived_generator(seed, "evaluation", index, device=device)
+        posterior = model.posterior_given(tasks.context, generator)
+        spread = totals.add(posterior, tasks, samples, generator)
+        if watch is not None:
+            watch(batch, spread)
+        if (mean_rates := posterior.mean_rates()) is not None:
+            rates = rates or [RunningMoments() for _ in mean_rates.unbind(-1)]
+            for moments, values in zip(rates, mean_rates.unbind(-1), strict=True):
+                moments.add(values)
+        tasks_seen += len(tasks)
     if not tasks_seen:
         raise InputError("evaluation needs at least 1 task; got 0")
-    ways, shots_seen = sorted({way for way, _ in shapes}), sorted({shot for _, shot in shapes})
     return {
         "tasks": tasks_seen,
         "samples": samples,
-        "way": ways[0] if len(ways) == 1 else ways,
-        "shot": shots_seen[0] if len(shots_seen) == 1 else shots_seen,
-        **totals.scores(),
-        "statistics": used if model.config.extractor.name != "none" else None,
-        "transductive": used == "batch" and model.config.extractor.name != "none",
-        "mean_rate": rates.mean if rates.count else None,
+        **totals.result(),
+        "rates": [moments.mean for moments in rates] or None,
+        "mean_rate": sum(moments.mean for moments in rates) / len(rates) if rates else None,
     }

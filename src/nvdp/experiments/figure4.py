@@ -16,7 +16,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import DIGITS
 from nvdp.experiments.table2 import plan as table2_plan
 from nvdp.images.completion import PixelChoice, random_contexts
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.plots import PictureGrid, PictureRow, context_grid, figure_pictures
 from nvdp.randomness import derived_generator
 from nvdp.training.run_folder import load_run
@@ -54,7 +54,7 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 
 def pixel_choice(
-    model: MetaModel, images: UInt8[np.ndarray, "image row column channel"], sizes: Mapping[str, int]
+    model: RegressionModel, images: UInt8[np.ndarray, "image row column channel"], sizes: Mapping[str, int]
 ) -> dict[str, dict[str, dict[str, float]]]:
     """PSNR, LL and spread by context size, for random pixels and for pixels that the model chose.
 
@@ -104,7 +104,7 @@ def grid_from_json(values: dict[str, Any]) -> PictureGrid:
     return PictureGrid(values["title"], tuple(values["columns"]), tuple(rows))
 
 
-def _models(folders: Mapping[str, Path], name: str) -> dict[str, MetaModel]:
+def _models(folders: Mapping[str, Path], name: str) -> dict[str, RegressionModel]:
     return {model.upper(): load_run(folders[f"{model}-{TRAINED_ON[name]}"])[1] for model in MODELS}
 
 

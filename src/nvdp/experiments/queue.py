@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.evaluation.run import VALIDATION_SEED, evaluate_classifier_run, evaluate_run
+from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.system import source_commit, write_text
@@ -206,8 +206,8 @@ def run_job(job: Job) -> None:
         "evaluation": evaluate_run(folder, run.tasks, run.validation_seed, split=run.split, device=job.device),
     }
     if run.config.episodes is not None and run.config.episodes.regime == "end-to-end":
-        result["transductive"] = evaluate_classifier_run(
-            folder, run.tasks, VALIDATION_SEED, split=run.split, transductive=True, device=job.device
+        result["transductive"] = evaluate_run(
+            folder, run.tasks, split=run.split, device=job.device, shape=EpisodeShape(transductive=True)
         )
     if run.also_on:
         result["evaluations"] = {on: evaluate_run(folder, run.tasks, on=on, device=job.device) for on in run.also_on}

@@ -12,7 +12,7 @@ from nvdp.data.image_files import KINDS
 from nvdp.data.images import random_pixels, whole_images
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import task_means
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.posteriors.base import Posterior
 from nvdp.randomness import derived_generator
 
@@ -42,7 +42,7 @@ class Completion:
 
 
 def complete(
-    model: MetaModel,
+    model: RegressionModel,
     picture: UInt8[np.ndarray, "row column channel"],
     is_shown: Bool[np.ndarray, "row column"],
     samples: int = SAMPLES,
@@ -89,7 +89,7 @@ def random_shown(size: int, keep: float, seed: int = 0) -> Bool[np.ndarray, "row
     return random_pixels(1, size**2, count, generator).reshape(size, size).numpy()
 
 
-def check_picture(model: MetaModel, channels: int, name: str) -> None:
+def check_picture(model: RegressionModel, channels: int, name: str) -> None:
     """Refuse a picture that a model was not made for."""
     config = model.config
     if config.x_dim != 2 or config.y_dim not in KINDS:
@@ -131,7 +131,9 @@ class PixelChoice:
     """A model before some images, of which it may see any pixels: each pixel is encoded once, whatever is shown."""
 
     @torch.no_grad()
-    def __init__(self, model: MetaModel, images: ImageArray, samples: int = CHOICE_SAMPLES, seed: int = 0) -> None:
+    def __init__(
+        self, model: RegressionModel, images: ImageArray, samples: int = CHOICE_SAMPLES, seed: int = 0
+    ) -> None:
         self.model, self.images, self.samples, self.seed = model, images, samples, seed
         self.pixels = images.shape[1] * images.shape[2]
         nothing = torch.zeros(len(images), self.pixels, dtype=torch.bool)

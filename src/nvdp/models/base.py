@@ -1,10 +1,14 @@
-"""The one idea: ``model.adapt(context) -> Posterior``."""
+"""The base of all models: ``model.adapt(context) -> Posterior``.
+
+Regression and classification share it. What differs stands below: regression models encode a set of points to a
+representation r and score the whole task; classifiers embed images or features and score the queries.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Generic
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,12 +17,13 @@ from torch.nn import functional as F
 
 from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig, ModelConfig
+from nvdp.models.readers import Reader
 from nvdp.nn.encoders import AttentiveSetEncoder, BayesianSetEncoder, MeanSetEncoder
-from nvdp.nn.extractors import ConvExtractor, check_statistics
-from nvdp.nn.mlp import InputScale
+from nvdp.nn.extractors import STATISTICS, ConvExtractor, check_statistics
+from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.task_norm import TaskNorm
-from nvdp.posteriors.base import Features, Memory, Posterior
-from nvdp.posteriors.prediction import ClassPrediction
+from nvdp.posteriors.base import Answer, Features, Memory, Posterior
+from nvdp.posteriors.prediction import ClassPrediction, Prediction
 from nvdp.tasks import PointSet, TaskBatch
 
 SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
@@ -28,62 +33,111 @@ SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
 }
 
 
-def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
-    """The set encoder that a configuration describes."""
-    part = config.encoder
-    return SET_ENCODERS[part.aggregation](
-        config.x_dim,
-        config.y_dim,
-        size=part.size,
-        layers=part.layers,
-        activation=part.activation,
-        residual=part.residual,
-        width=part.width,
-        paths=paths,
-        x_scale=x_scale(config),
-        y_scale=y_scale(config),
-    )
+class MetaModel(nn.Module, ABC, Generic[Answer]):
+    """A model that reads a set of points and answers with a posterior.
+
+    Attributes:
+        config: Its architecture.
+        engine: How conditional-dropout layers are computed, if there are any; it changes speed, not results.
+    """
+
+    config: Any
+    engine: Engine = FUSED
+
+    @abstractmethod
+    def posterior_given(self, points: PointSet, generator: torch.Generator | None = None) -> Posterior[Answer]:
+        """The posterior given points that were checked and embedded; models that adapt under noise use `generator`."""
+
+    @abstractmethod
+    def scored(self, tasks: TaskBatch) -> PointSet:
+        """The points of embedded tasks whose likelihood a training bound counts."""
+
+    @abstractmethod
+    def check(self, points: PointSet) -> None:
+        """Refuse points that do not fit the model."""
+
+    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior[Answer]:
+        """The posterior given a context.
+
+        Args:
+            x: A `PointSet`, or an array (points, features) of one task or (tasks, points, features) of several. Arrays
+                are taken to the model's precision and device. An empty context gives the prior of a regression model.
+            y: Outputs like x. Labels of a classifier are one-hot, or class numbers without the last axis.
+            mask: Which entries (tasks, points) are real; by default all.
+
+        Returns:
+            A posterior that predicts, is sampled and, for most regression models, goes on learning by ``update``.
+        """
+        given = isinstance(x, PointSet)
+        points = x if given else self._point_set(x, y, mask)
+        self.check(points)
+        points = points.like(next(self.parameters()))
+        single = not given and torch.as_tensor(x).dim() < 3
+        # A caller may write into its arrays before the points are asked for again: a posterior may keep copies alone.
+        posterior = self._adapted(points, copy=not given, single=single)
+        posterior.single = single
+        return posterior
+
+    def embedded(self, tasks: TaskBatch) -> TaskBatch:
+        """The same tasks, checked, with every point as `posterior_given` takes it."""
+        self.check(tasks.whole)
+        return tasks
+
+    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior[Answer], Posterior[Answer]]:
+        """(q(φ | D_C), q(φ | D)) of embedded tasks."""
+        return self.posterior_given(tasks.context), self.posterior_given(tasks.whole)
+
+    def _point_set(self, x: Any, y: Any, mask: Tensor | None) -> PointSet:
+        return PointSet.of(x, y, mask)
+
+    def _adapted(self, points: PointSet, copy: bool, single: bool) -> Posterior[Answer]:
+        return self.posterior_given(points)
 
 
-def x_scale(config: ModelConfig) -> InputScale:
-    """What encoder and decoder see of an input."""
-    return InputScale(config.inputs.x_centre, config.inputs.x_scale, config.inputs.fourier)
+class RegressionModel(MetaModel[Prediction]):
+    """A set encoder and what makes a posterior over functions from its representation r.
 
-
-def x_place(config: ModelConfig) -> InputScale:
-    """Where an input lies, for what measures distances."""
-    return InputScale(config.inputs.x_centre, config.inputs.x_scale)
-
-
-def y_scale(config: ModelConfig) -> InputScale:
-    """What encoders see of an output."""
-    return InputScale(config.inputs.y_centre, config.inputs.y_scale)
-
-
-class MetaModel(nn.Module, ABC):
-    """A model that reads a set of points and answers with a posterior over functions."""
+    A subclass builds its parts after ``super().__init__(config)`` and writes `posterior`. ``reader`` is what lets
+    targets read the context themselves: attention, convolutions, or nothing.
+    """
 
     config: ModelConfig
-    encoder: MeanSetEncoder
-    task_norm: TaskNorm | None
 
-    def __init__(self) -> None:
+    def __init__(self, config: ModelConfig, paths: int = 1) -> None:
         super().__init__()
-        self.task_norm = None
+        self.config = config
+        self.encoder = set_encoder(config, paths)
+        self.task_norm = TaskNorm(self.encoder.size) if config.encoder.task_norm else None
+        self.reader: Reader | None = None
 
     @abstractmethod
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> Posterior:
-        """The posterior that a set representation stands for, with the context that its targets ask, if they do."""
+        """The posterior of a set representation; `read` gives features of targets that read the context."""
 
     def posteriors(
         self, *representations: Float[Tensor, "task r"], read: Features | None = None
     ) -> tuple[Posterior, ...]:
-        """The posteriors of several sets of each task, whose targets all ask the same context."""
+        """The posteriors of several sets of each task, whose targets all read the same context."""
         return tuple(self.posterior(representation, read) for representation in representations)
 
+    def posterior_given(self, points: PointSet, generator: torch.Generator | None = None) -> Posterior:
+        """Encode, aggregate, and make the posterior."""
+        (representation,) = self.represent(self.encoder.encode(points), points.mask)
+        return self.posterior(representation, self.read(points))
+
+    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:
+        """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both; targets read the context alone."""
+        sets = self.represent(self.encoder.encode(tasks.whole), tasks.is_context, tasks.mask)
+        context, whole = self.posteriors(*sets, read=self.read(tasks.context))
+        return context, whole
+
+    def scored(self, tasks: TaskBatch) -> PointSet:
+        """The whole task: context and targets."""
+        return tasks.whole
+
     def read(self, context: PointSet) -> Features | None:
-        """The context as targets ask it; nothing if the representation is all that they see of it."""
-        return None
+        """Features of targets that read the context; None if they see r alone."""
+        return None if self.reader is None else self.reader.read(context)
 
     def represent(
         self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
@@ -100,30 +154,10 @@ class MetaModel(nn.Module, ABC):
         # An empty set has r = 0, which may be far from any task's: normalised, it is the average task.
         return tuple(r * some[:, None] for r, some in zip(self.task_norm(*sets), known, strict=True))
 
-    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior:
-        """The posterior given a context: a `PointSet`, or arrays x and y.
-
-        Arrays are (points, features) for one task or (tasks, points, features) for several, with an optional mask
-        (tasks, points) of the real entries. They are taken to the model's precision and device. An empty context
-        gives the prior. The posterior goes on learning by ``update`` and ``forget``.
-        """
-        given = isinstance(x, PointSet)
-        points = x if given else PointSet.of(x, y, mask)
-        self._check_widths(points)
-        points = points.like(next(self.parameters()))
-        (representation,) = self.represent(self.encoder.encode(points), points.mask)
-        posterior = self.posterior(representation, self.read(points))
-        posterior.single = not given and torch.as_tensor(x).dim() < 3
-        if self.remembers:
-            # A caller may write into its arrays before the points are asked for again.
-            kept = points if given else points.copy()
-            posterior.memory = partial(self._memory, kept, posterior.single)
-        return posterior
-
     @property
     def remembers(self) -> bool:
         """Whether the sum of a context's features is all that its posterior needs; then posteriors go on learning."""
-        return self.config.encoder.aggregation != "attention"
+        return self.config.encoder.aggregation != "attention" and self.reader is None
 
     def posterior_from_bytes(self, data: bytes) -> Posterior:
         """The posterior of this model whose ``to_bytes`` gave these bytes."""
@@ -131,19 +165,8 @@ class MetaModel(nn.Module, ABC):
 
         return posterior_from_bytes(self, data)
 
-    def _memory(self, points: PointSet, single: bool) -> Memory:
-        from nvdp.models.state import TaskState  # which knows models
-
-        return replace(TaskState.of(self, points), single=single)
-
-    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior, Posterior]:
-        """(q(φ | D_C), q(φ | D)): every point is encoded once and serves both; targets ask the context alone."""
-        self._check_widths(tasks.whole)
-        sets = self.represent(self.encoder.encode(tasks.whole), tasks.is_context, tasks.mask)
-        context, whole = self.posteriors(*sets, read=self.read(tasks.context))
-        return context, whole
-
-    def _check_widths(self, points: PointSet) -> None:
+    def check(self, points: PointSet) -> None:
+        """Refuse other widths of x and y than the model's."""
         for name, width, expected in (
             ("x", points.x.shape[-1], self.config.x_dim),
             ("y", points.y.shape[-1], self.config.y_dim),
@@ -151,40 +174,50 @@ class MetaModel(nn.Module, ABC):
             if width != expected:
                 raise InputError(f"{name} has {width} features; this {self.config.name} model takes {expected}")
 
+    def _adapted(self, points: PointSet, copy: bool, single: bool) -> Posterior:
+        posterior = self.posterior_given(points)
+        if self.remembers:
+            posterior.memory = partial(self._memory, points.copy() if copy else points, single)
+        return posterior
 
-def query_points(tasks: TaskBatch) -> PointSet:
-    """The queries of a batch without the entries that are a query of no task.
+    def _memory(self, points: PointSet, single: bool) -> Memory:
+        from nvdp.models.state import TaskState  # which knows models
 
-    >>> mask = torch.ones(1, 5, dtype=torch.bool)
-    >>> tasks = TaskBatch(torch.zeros(1, 5, 2), torch.zeros(1, 5, 3), mask & (torch.arange(5) < 3), mask)
-    >>> query_points(tasks).x.shape
-    torch.Size([1, 2, 2])
-    """
-    target = tasks.target
-    used = target.mask.any(0)
-    if used.all():
-        return target
-    return PointSet(target.x[:, used], target.y[:, used], target.mask[:, used])
+        return replace(TaskState.of(self, points), single=single)
 
 
-def class_means(features: Float[Tensor, "task point feature"], points: PointSet) -> Float[Tensor, "task way feature"]:
-    """The mean of the features of each class; zeros for a class without points."""
-    members = (points.y * points.mask[..., None]).mT  # (task, way, point)
-    return (members / members.sum(-1, keepdim=True).clamp(min=1)) @ features
+def set_encoder(config: ModelConfig, paths: int = 1) -> MeanSetEncoder:
+    """The set encoder that a configuration describes."""
+    part = config.encoder
+    return SET_ENCODERS[part.aggregation](
+        config.x_dim,
+        config.y_dim,
+        size=part.size,
+        layers=part.layers,
+        activation=part.activation,
+        residual=part.residual,
+        width=part.width,
+        paths=paths,
+        x_scale=config.inputs.seen_x,
+        y_scale=config.inputs.seen_y,
+    )
 
 
-class FewShotModel(nn.Module, ABC):
-    """A classifier that reads a support set.
+class Classifier(MetaModel[ClassPrediction]):
+    """A model that reads a support set of labelled points.
 
-    Points pass ``embed`` first; ``posterior`` and everything it returns work on what comes out of it, so that all
+    Points pass ``embed`` first; ``posterior_given`` and everything it returns work on what comes out of it, so that all
     images of a training step go through the extractor once and together. ``adapt`` joins both. ``statistics`` says what
     batch norm uses outside training; it starts as configured and may be changed.
     """
 
+    config: ClassifierConfig
+    known_statistics: ClassVar[tuple[str, ...]] = STATISTICS  # the first is the default
+
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__()
         self.config = config
-        self._statistics = str(config.extractor.statistics)
+        self.statistics = config.extractor.statistics or self.known_statistics[0]
 
     @property
     def statistics(self) -> str:
@@ -193,34 +226,16 @@ class FewShotModel(nn.Module, ABC):
 
     @statistics.setter
     def statistics(self, name: str) -> None:
-        check_statistics(name, self.config.known_statistics)
+        check_statistics(name, self.known_statistics)
         self._statistics = name
 
     def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
         """What the classifier sees of each point."""
         return x
 
-    @abstractmethod
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> Posterior[ClassPrediction]:
-        """The posterior given embedded support points; `generator` is for models that adapt under noise."""
-
-    def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Posterior[ClassPrediction]:
-        """The posterior given a support set: a `PointSet` with one-hot labels, or arrays x and y.
-
-        Arrays are (points, numbers) for one task or (tasks, points, numbers) for several; y is one-hot, or whole
-        numbers of classes without the last axis.
-        """
-        points = x if isinstance(x, PointSet) else PointSet.of(x, one_hot(y), mask)
-        self._check(points)
-        points = points.like(next(self.parameters()))
-        posterior = self.posterior(replace(points, x=self.embed(points.x)))
-        posterior.embed, posterior.x_dim = self.embed, self.config.x_dim
-        posterior.single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
-        return posterior
-
     def embedded(self, tasks: TaskBatch) -> TaskBatch:
         """The same tasks with every real point embedded, all in one batch."""
-        self._check(tasks.whole)
+        tasks = super().embedded(tasks)
         if tasks.mask.all():
             return replace(tasks, x=self.embed(tasks.x))
         batches = zip(tasks.x, tasks.mask, strict=True) if self._task_by_task else [(tasks.x, tasks.mask)]
@@ -228,15 +243,20 @@ class FewShotModel(nn.Module, ABC):
         x = real.new_zeros(*tasks.mask.shape, real.shape[-1])
         return replace(tasks, x=x.index_put((tasks.mask,), real))
 
-    @property
-    def _task_by_task(self) -> bool:
-        return self.statistics == "batch" and not self.training
+    def scored(self, tasks: TaskBatch) -> PointSet:
+        """The queries, without entries that are a query of no task.
 
-    def adapt_both(self, tasks: TaskBatch) -> tuple[Posterior[ClassPrediction], Posterior[ClassPrediction]]:
-        """(q(φ | D_C), q(φ | D)) of embedded tasks."""
-        return self.posterior(tasks.context), self.posterior(tasks.whole)
+        The support's own likelihood is left out: q was made from these very images, in a one-shot task from one image
+        a class, and knowing an image again says little about the class.
+        """
+        target = tasks.target
+        used = target.mask.any(0)
+        if used.all():
+            return target
+        return PointSet(target.x[:, used], target.y[:, used], target.mask[:, used])
 
-    def _check(self, points: PointSet) -> None:
+    def check(self, points: PointSet) -> None:
+        """Refuse another width of x, labels that are not one-hot, and classes without a point."""
         if points.x.shape[-1] != self.config.x_dim:
             raise InputError(
                 f"x has {points.x.shape[-1]} numbers a point; this {self.config.name} model takes {self.config.x_dim}"
@@ -248,6 +268,43 @@ class FewShotModel(nn.Module, ABC):
         if len(empty):
             task, number = empty[0].tolist()
             raise InputError(f"class {number} of task {task} has no support point; every class needs at least 1")
+
+    @property
+    def _task_by_task(self) -> bool:
+        return self.statistics == "batch" and not self.training
+
+    def _point_set(self, x: Any, y: Any, mask: Tensor | None) -> PointSet:
+        return PointSet.of(x, one_hot(y), mask)
+
+    def _adapted(self, points: PointSet, copy: bool, single: bool) -> Posterior[ClassPrediction]:
+        posterior = self.posterior_given(replace(points, x=self.embed(points.x)))
+        posterior.embed, posterior.x_dim = self.embed, self.config.x_dim
+        return posterior
+
+
+class FeatureClassifier(Classifier):
+    """A classifier on features: the extractor's, or x itself where the features are made beforehand."""
+
+    def __init__(self, config: ClassifierConfig) -> None:
+        super().__init__(config)
+        part = config.extractor
+        self.extractor = None if part.name == "none" else ConvExtractor(part.name, part.channels)
+
+    def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
+        """Features of every point; with statistics of the batch, outside training, each task is a batch."""
+        shape = self.config.extractor
+        if self.extractor is None:
+            return F.layer_norm(x, x.shape[-1:]) if shape.normalise else x
+        images = x.unflatten(-1, (shape.channels, shape.size, shape.size))
+        if self._task_by_task:
+            return torch.stack([self.extractor(task, "batch") for task in images])
+        return self.extractor(images.flatten(0, 1), "running").unflatten(0, x.shape[:2])
+
+
+def class_means(features: Float[Tensor, "task point feature"], points: PointSet) -> Float[Tensor, "task way feature"]:
+    """The mean of the features of each class; zeros for a class without points."""
+    members = (points.y * points.mask[..., None]).mT  # (task, way, point)
+    return (members / members.sum(-1, keepdim=True).clamp(min=1)) @ features
 
 
 def one_hot(y: Any) -> Any:
@@ -268,23 +325,3 @@ def one_hot(y: Any) -> Any:
     if int(labels.min()) < 0:
         raise InputError(f"y holds the class number {int(labels.min())}; classes are numbered from 0")
     return F.one_hot(labels.long()).to(torch.get_default_dtype())
-
-
-class FeatureModel(FewShotModel):
-    """A classifier on features: the extractor's, or x itself where the features are made beforehand."""
-
-    def __init__(self, config: ClassifierConfig) -> None:
-        super().__init__(config)
-        self.extractor = (
-            None if config.extractor.name == "none" else ConvExtractor(config.extractor.name, config.extractor.channels)
-        )
-
-    def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
-        """Features of every point; with statistics of the batch, outside training, each task is a batch."""
-        if self.extractor is None:
-            return F.layer_norm(x, x.shape[-1:]) if self.config.extractor.normalise else x
-        shape = self.config.extractor
-        images = x.unflatten(-1, (shape.channels, shape.size, shape.size))
-        if self._task_by_task:
-            return torch.stack([self.extractor(task, "batch") for task in images])
-        return self.extractor(images.flatten(0, 1), "running").unflatten(0, x.shape[:2])

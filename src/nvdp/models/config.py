@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.nn.extractors import EXTRACTORS, STATISTICS, check_statistics
+from nvdp.nn.extractors import EXTRACTORS
+from nvdp.nn.mlp import InputScale
 
 AGGREGATIONS = ("mean", "bayesian", "attention")
 MAX_FOURIER = 64
-GRADIENT_MODELS = ("maml", "meta-sgd", "meta-dropout")
-GRADIENT_STATISTICS = ("support", "batch")
+STATISTICS = (None, "running", "batch", "support")
 
 
 class Part:
@@ -32,7 +32,7 @@ class Part:
             bounds = "a positive number" if high == math.inf else f"a number between {low:g} and {high:g}"
             raise InputError(f"model setting '{part}.{name}' is {value!r}; expected {bounds}")
 
-    def _check_choice(self, part: str, name: str, choices: tuple[str, ...]) -> None:
+    def _check_choice(self, part: str, name: str, choices: tuple[str | None, ...]) -> None:
         value = getattr(self, name)
         if value not in choices:
             expected = " or ".join(repr(choice) for choice in choices)
@@ -56,6 +56,21 @@ class InputsConfig(Part):
             )
         for name in ("x_scale", "y_scale"):
             self._check_between(name, 0, math.inf, "inputs")
+
+    @property
+    def seen_x(self) -> InputScale:
+        """What encoder and decoder see of an input."""
+        return InputScale(self.x_centre, self.x_scale, self.fourier)
+
+    @property
+    def place_x(self) -> InputScale:
+        """Where an input lies, for what measures distances."""
+        return InputScale(self.x_centre, self.x_scale)
+
+    @property
+    def seen_y(self) -> InputScale:
+        """What encoders see of an output."""
+        return InputScale(self.y_centre, self.y_scale)
 
 
 @dataclass(frozen=True)
@@ -255,7 +270,7 @@ class ExtractorConfig(Part):
 
     ``statistics`` says which batch norm uses outside training: those of training (running), those of the images given
     together (batch: transductive) or, for models that adapt by gradients and keep no averages, those of the task's
-    support images (support).
+    support images (support). None is the model's own default, which is not transductive.
     """
 
     name: str = "conv4"  # conv4, conv5 or none
@@ -268,6 +283,7 @@ class ExtractorConfig(Part):
     def __post_init__(self) -> None:
         self._check_sizes("extractor", "channels", "size", "features")
         self._check_choice("extractor", "name", (*EXTRACTORS, "none"))
+        self._check_choice("extractor", "statistics", STATISTICS)
         if self.name != "none" and self.features != (given := EXTRACTORS[self.name].features(self.size)):
             raise InputError(
                 f"model setting 'extractor.features' is {self.features}; {self.name} gives {given} for images of "
@@ -334,10 +350,8 @@ class GradientConfig(Part):
 class ClassifierConfig(NestedConfig):
     """The architecture of a few-shot classifier; its sizes default to the paper's for Omniglot.
 
-    If ``extractor.statistics`` is left out, it is the one that is not transductive.
-
-    >>> ClassifierConfig("protonet").x_dim, ClassifierConfig("maml", num_classes=20).extractor.statistics
-    (784, 'support')
+    >>> ClassifierConfig("protonet").x_dim, ClassifierConfig("maml", num_classes=20).y_dim
+    (784, 20)
     """
 
     name: str = "nvdp"
@@ -356,14 +370,6 @@ class ClassifierConfig(NestedConfig):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
                 raise InputError(f"model setting '{name}' is {value!r}; expected a whole number of at least {least}")
-        if self.extractor.statistics is None:
-            object.__setattr__(self, "extractor", replace(self.extractor, statistics=self.known_statistics[0]))
-        check_statistics(str(self.extractor.statistics), self.known_statistics)
-
-    @property
-    def known_statistics(self) -> tuple[str, ...]:
-        """The statistics that batch norm of this model can use outside training."""
-        return GRADIENT_STATISTICS if self.name in GRADIENT_MODELS else STATISTICS
 
     @property
     def x_dim(self) -> int:

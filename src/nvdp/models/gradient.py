@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.models.base import FewShotModel
+from nvdp.models.base import Classifier
 from nvdp.models.config import ClassifierConfig
 from nvdp.nn.extractors import TaskNetwork
 from nvdp.nn.likelihoods import CategoricalLikelihood
@@ -19,8 +19,10 @@ from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet
 
 
-class GradientModel(FewShotModel):
+class GradientModel(Classifier):
     """An initial network, and the rates of the steps that take it to a task."""
+
+    known_statistics = ("support", "batch")
 
     def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
@@ -47,18 +49,20 @@ class GradientModel(FewShotModel):
         normalise = self.config.extractor.name == "none" and self.config.extractor.normalise
         return F.layer_norm(x, x.shape[-1:]) if normalise else x
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
+    def posterior_given(
+        self, points: PointSet, generator: torch.Generator | None = None
+    ) -> PointPosterior[ClassPrediction]:
         """The classifier with weights adapted to the support; noise is drawn from a seed if there is no generator."""
-        self._check_shape(support)
+        self._check_shape(points)
         if generator is None:
-            generator = torch.Generator(device=support.x.device).manual_seed(0)
-        weights = self.adapted_weights(support, generator)
-        moments = self.network.moments(weights, support.x) if self.statistics == "support" else None
+            generator = torch.Generator(device=points.x.device).manual_seed(0)
+        weights = self.adapted_weights(points, generator)
+        moments = self.network.moments(weights, points.x) if self.statistics == "support" else None
 
         def logits(x: Tensor) -> Tensor:
             return self.network(weights, x, moments)
 
-        return PointPosterior(support.count[:, None], logits, self.likelihood, support.x.shape[-1])
+        return PointPosterior(points.count[:, None], logits, self.likelihood, points.x.shape[-1])
 
     def adapted_weights(self, support: PointSet, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """φ of every task: the initial weights after the inner steps."""

@@ -6,15 +6,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.models.base import FeatureModel, MetaModel, class_means, set_encoder, x_scale
+from nvdp.models.base import FeatureClassifier, RegressionModel, class_means
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.class_rates import ActivationRates, standardised, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
-from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
-from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Features
 from nvdp.posteriors.classes import ClassDropoutPosterior
 from nvdp.posteriors.dropout import DropoutPosterior
@@ -22,23 +20,24 @@ from nvdp.posteriors.integrated import IntegratedPosterior
 from nvdp.tasks import PointSet
 
 
-class NVDP(MetaModel):
+class NVDP(RegressionModel):
     """Set encoder → rate networks → dropout posterior over the agent's weights.
 
     With ``decoder.sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
-    receives the set representation. ``engine`` says how the layers are computed; it changes speed, not results.
+    receives the set representation. With a reader it receives what each target reads of the context, and its last layer
+    may be integrated out.
     """
 
-    engine: Engine = FUSED
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.encoder = set_encoder(config)
-        self.task_norm = TaskNorm(self.encoder.size) if config.encoder.task_norm else None
-        self.likelihood = self._likelihood()
-        sizes = [self._inputs(), *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
-        self.network = DropoutNetwork(sizes, config.decoder.activation, x_scale(config))
+    def __init__(self, config: ModelConfig, reader: Callable[[ModelConfig], Reader] | None = None) -> None:
+        made = None if reader is None else reader(config)  # first: the order decides which weights a seed gives
+        super().__init__(config)
+        part = config.likelihood
+        self.integrated = made is not None and part.integrate_last
+        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared=self.integrated)
+        beside = self.encoder.size if config.decoder.sees == "x,r" else 0
+        inputs = config.inputs.seen_x.width(config.x_dim) + (beside if made is None else made.size)
+        sizes = [inputs, *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
+        self.network = DropoutNetwork(sizes, config.decoder.activation, config.inputs.seen_x)
         self.rates = RateNetwork(
             self.encoder.size,
             self.network.layer_shapes,
@@ -50,6 +49,7 @@ class NVDP(MetaModel):
             normalise=config.rates.norm,
             full=config.rates.form == "full",
         )
+        self.reader = made
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
         """q(φ | D_C) from r."""
@@ -62,61 +62,19 @@ class NVDP(MetaModel):
         by_set = zip(representations, self.rates.of_sets(*representations), strict=True)
         return tuple(self._with_rates(r, rates, read) for r, rates in by_set)
 
-    def _likelihood(self) -> GaussianLikelihood:
-        return GaussianLikelihood(self.config.y_dim, self.config.likelihood.variance, self.config.likelihood.min_std)
-
-    def _inputs(self) -> int:
-        return x_scale(self.config).width(self.config.x_dim) + (
-            self.encoder.size if self.config.decoder.sees == "x,r" else 0
-        )
-
     def _with_rates(
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
     ) -> DropoutPosterior:
-        seen = representation if self.config.decoder.sees == "x,r" else None
-        parts = (rates, self.network, self.likelihood, self.config.x_dim, seen, self.engine)
+        beside = read or (representation if self.config.decoder.sees == "x,r" else None)
+        parts = (rates, self.network, self.likelihood, self.config.x_dim, beside, self.engine)
+        if self.integrated:
+            posterior = IntegratedPosterior(*parts)
+            posterior.joint_share = self.config.likelihood.joint_share
+            return posterior
         return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")
 
 
-class ReadingNVDP(NVDP):
-    """Set encoder → rates; attention or convolutions → inputs of the dropout network beside x."""
-
-    def __init__(self, config: ModelConfig, reader: Callable[[ModelConfig], Reader]) -> None:
-        read = reader(config)
-        self._reader_features = read.size
-        super().__init__(config)
-        self.reader = read
-
-    @property
-    def remembers(self) -> bool:
-        """No: targets read the points themselves."""
-        return False
-
-    def read(self, context: PointSet) -> Features:
-        """The context as targets will ask it."""
-        return self.reader.read(context)
-
-    def _inputs(self) -> int:
-        return x_scale(self.config).width(self.config.x_dim) + self._reader_features
-
-    def _likelihood(self) -> GaussianLikelihood:
-        config = self.config
-        return GaussianLikelihood(
-            config.y_dim, config.likelihood.variance, config.likelihood.min_std, shared=config.likelihood.integrate_last
-        )
-
-    def _with_rates(
-        self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
-    ) -> DropoutPosterior:
-        parts = (rates, self.network, self.likelihood, self.config.x_dim, read, self.engine)
-        if not self.config.likelihood.integrate_last:
-            return DropoutPosterior(*parts)
-        posterior = IntegratedPosterior(*parts)
-        posterior.joint_share = self.config.likelihood.joint_share
-        return posterior
-
-
-class NVDPClassifier(FeatureModel):
+class ClassNVDP(FeatureClassifier):
     """Mean features of a class → rate networks → dropout posterior over a network that gives the class's logit.
 
     With ``decoder.sees="x"`` all classes share the network's weights and differ by their rates alone; with ``"x,r"``
@@ -127,8 +85,6 @@ class NVDPClassifier(FeatureModel):
     classifier; features are then brought to one size wherever they come from. Any number of classes will do, whatever
     it was trained with.
     """
-
-    engine: Engine = FUSED
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
@@ -152,15 +108,15 @@ class NVDPClassifier(FeatureModel):
         features = super().embed(x)
         return standardised(features) if self.from_activations and self.extractor is not None else features
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> ClassDropoutPosterior:
+    def posterior_given(self, points: PointSet, generator: torch.Generator | None = None) -> ClassDropoutPosterior:
         """q(φ | D_C) from the mean features of each class."""
-        way = support.y.shape[-1]
-        means = class_means(support.x, support)  # (task, way, feature)
+        way = points.y.shape[-1]
+        means = class_means(points.x, points)  # (task, way, feature)
         seen = means.flatten(0, 1) if self.config.decoder.sees == "x,r" else None
         if self.config.rates.sees == "contrast":
             means = standardised(means - means.mean(1, keepdim=True))
         rates = self._rates(means.flatten(0, 1), seen)
-        return ClassDropoutPosterior(rates, self.network, way, support.x.shape[-1], seen, self.engine)
+        return ClassDropoutPosterior(rates, self.network, way, points.x.shape[-1], seen, self.engine)
 
     def _rates(self, means: Float[Tensor, "row feature"], seen: Tensor | None) -> tuple[LayerRates, ...]:
         if not isinstance(self.rates, ActivationRates):

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nvdp.models.base import FeatureModel, class_means
+from nvdp.models.base import FeatureClassifier, class_means
 from nvdp.models.config import ClassifierConfig
 from nvdp.nn.likelihoods import CategoricalLikelihood
 from nvdp.posteriors.latent import PointPosterior
@@ -18,7 +18,7 @@ LARGEST_DISTANCE = 32.0  # squared, of two normalised features when training sta
 TEMPERATURE_START = 10.0
 
 
-class MetricModel(FeatureModel):
+class MetricModel(FeatureClassifier):
     """Features made beforehand get a linear map of their own, which starts as the identity times a number."""
 
     def __init__(self, config: ClassifierConfig) -> None:
@@ -38,16 +38,18 @@ class MetricModel(FeatureModel):
 class PrototypicalNetwork(MetricModel):
     """logit of a class = −‖f(x) − mean of f over the class's support‖²."""
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
+    def posterior_given(
+        self, points: PointSet, generator: torch.Generator | None = None
+    ) -> PointPosterior[ClassPrediction]:
         """The classifier of the nearest prototype."""
-        prototypes = class_means(support.x, support)  # (task, way, feature)
+        prototypes = class_means(points.x, points)  # (task, way, feature)
 
         def logits(x: Tensor) -> Tensor:
             # ‖x‖² is the same for every class and falls out of the softmax, but keeps the logits distances.
             squares = x.square().sum(-1)[..., None] + prototypes.square().sum(-1)[:, None]
             return 2 * x @ prototypes.mT - squares
 
-        return PointPosterior(support.count[:, None], logits, CategoricalLikelihood(), support.x.shape[-1])
+        return PointPosterior(points.count[:, None], logits, CategoricalLikelihood(), points.x.shape[-1])
 
 
 class MatchingNetwork(MetricModel):
@@ -60,14 +62,16 @@ class MatchingNetwork(MetricModel):
         super().__init__(config)
         self.log_temperature = nn.Parameter(torch.tensor(math.log(TEMPERATURE_START)))
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> PointPosterior[ClassPrediction]:
+    def posterior_given(
+        self, points: PointSet, generator: torch.Generator | None = None
+    ) -> PointPosterior[ClassPrediction]:
         """The classifier that attends to the support points."""
-        keys = F.normalize(support.x, dim=-1)
-        outside = (support.y == 0) | ~support.mask[..., None]  # (task, point, way)
+        keys = F.normalize(points.x, dim=-1)
+        outside = (points.y == 0) | ~points.mask[..., None]  # (task, point, way)
 
         def logits(x: Tensor) -> Tensor:
             similarity = self.log_temperature.exp() * F.normalize(x, dim=-1) @ keys.mT  # (task, query, point)
             by_class = similarity[..., None].masked_fill(outside[:, None], -math.inf)
             return torch.logsumexp(by_class, dim=2)  # softmax over classes gives the attention of a class's points
 
-        return PointPosterior(support.count[:, None], logits, CategoricalLikelihood(), support.x.shape[-1])
+        return PointPosterior(points.count[:, None], logits, CategoricalLikelihood(), points.x.shape[-1])

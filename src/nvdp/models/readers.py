@@ -1,6 +1,5 @@
-"""What a target sees of the context for itself: cross-attention, or convolutions over a grid."""
+"""Readers: what a target sees of the context for itself, by cross-attention or by convolutions over a grid."""
 
-from nvdp.models.base import x_place, y_scale
 from nvdp.models.config import ModelConfig
 from nvdp.nn.attention import ContextAttention
 from nvdp.nn.convolution import ContextConvolution, Grid
@@ -18,8 +17,8 @@ def attention_reader(config: ModelConfig) -> ContextAttention:
         blocks=part.blocks,
         heads=part.heads,
         by_distance=part.by_distance,
-        x_scale=x_place(config),
-        y_scale=y_scale(config),
+        x_scale=config.inputs.place_x,
+        y_scale=config.inputs.seen_y,
     )
 
 
@@ -33,6 +32,6 @@ def convolution_reader(config: ModelConfig) -> ContextConvolution:
         blocks=part.blocks,
         kernel=part.kernel,
         grid=Grid(part.low, part.high, part.cells),
-        x_scale=x_place(config),
-        y_scale=y_scale(config),
+        x_scale=config.inputs.place_x,
+        y_scale=config.inputs.seen_y,
     )

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.errors import InputError, check_format
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.posteriors.base import Posterior
 from nvdp.tasks import PointSet, as_tensor
 
@@ -27,7 +27,7 @@ _HEADER = struct.Struct("<8sHB8sII")  # magic, version, single, fingerprint, tas
 _CHECKSUM = struct.Struct("<I")  # crc32 of all before it
 
 
-def encoder_fingerprint(model: MetaModel) -> bytes:
+def encoder_fingerprint(model: RegressionModel) -> bytes:
     """Eight bytes that tell set encoders apart: features of one mean nothing to another."""
     digest = hashlib.blake2b(repr((model.config.x_dim, model.config.y_dim)).encode(), digest_size=8)
     for name, tensor in sorted(model.encoder.state_dict().items()):
@@ -38,9 +38,11 @@ def encoder_fingerprint(model: MetaModel) -> bytes:
     return digest.digest()
 
 
-def feature_sums(model: MetaModel, points: PointSet) -> tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]:
+def feature_sums(
+    model: RegressionModel, points: PointSet
+) -> tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]:
     """Σ h(x_i, y_i) over the real points of each task, in float64, and how many there are."""
-    model._check_widths(points)
+    model.check(points)
     points = points.like(next(model.parameters()))
     with torch.no_grad():
         features = model.encoder.encode(points).double()
@@ -61,7 +63,7 @@ class TaskState:
     (tensor([2]), 2087)
     """
 
-    model: MetaModel
+    model: RegressionModel
     sums: Float[Tensor, "task feature"]  # float64
     counts: Int[Tensor, " task"]
     single: bool = False  # one task given without a task axis; so are its predictions
@@ -74,14 +76,14 @@ class TaskState:
             raise InputError("the model is being trained: what it remembers would not last; call model.eval() first")
 
     @classmethod
-    def empty(cls, model: MetaModel, tasks: int | None = None) -> Self:
+    def empty(cls, model: RegressionModel, tasks: int | None = None) -> Self:
         """Tasks of which nothing has been seen; one without a task axis if their number is left out."""
         count = 1 if tasks is None else tasks
         sums = torch.zeros(count, model.encoder.point_features, dtype=torch.float64)
         return cls(model, sums, torch.zeros(count, dtype=torch.int64), tasks is None)
 
     @classmethod
-    def of(cls, model: MetaModel, x: Any, y: Any = None, mask: Tensor | None = None) -> Self:
+    def of(cls, model: RegressionModel, x: Any, y: Any = None, mask: Tensor | None = None) -> Self:
         """The state after a context, given as ``model.adapt`` takes it."""
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         single = not isinstance(x, PointSet) and as_tensor(x, "x").dim() < 3
@@ -133,7 +135,7 @@ class TaskState:
         return body + _CHECKSUM.pack(zlib.crc32(body))
 
     @classmethod
-    def from_bytes(cls, model: MetaModel, data: bytes) -> Self:
+    def from_bytes(cls, model: RegressionModel, data: bytes) -> Self:
         """What `to_bytes` wrote; bytes that are damaged or of another model are refused."""
         if len(data) < _HEADER.size + _CHECKSUM.size or not data.startswith(MAGIC):
             raise InputError(f"{len(data)} bytes are not a task's state, or were cut short")
@@ -149,7 +151,7 @@ class TaskState:
         return cls(model, torch.from_numpy(sums.reshape(tasks, features)), torch.from_numpy(counts), bool(single))
 
 
-def posterior_from_bytes(model: MetaModel, data: bytes) -> Posterior:
+def posterior_from_bytes(model: RegressionModel, data: bytes) -> Posterior:
     """The posterior whose ``to_bytes`` gave these bytes, under the same model.
 
     >>> import nvdp

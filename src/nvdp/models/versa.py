@@ -5,7 +5,7 @@ from torch import nn
 from torch.distributions import Normal
 from torch.nn import functional as F
 
-from nvdp.models.base import FeatureModel, class_means
+from nvdp.models.base import FeatureClassifier, class_means
 from nvdp.models.config import ClassifierConfig
 from nvdp.nn.mlp import MLP
 from nvdp.posteriors.classes import ClassWeightPosterior
@@ -14,7 +14,7 @@ from nvdp.tasks import PointSet
 SCALE_START, SMALLEST_SCALE = -3.0, 1e-4  # σ of a weight begins at 0.05
 
 
-class Versa(FeatureModel):
+class Versa(FeatureClassifier):
     """Two networks, one for the means and one for the deviations of a class's weights and bias."""
 
     def __init__(self, config: ClassifierConfig) -> None:
@@ -35,9 +35,9 @@ class Versa(FeatureModel):
         assert isinstance(last, nn.Linear)
         nn.init.constant_(last.bias, SCALE_START)
 
-    def posterior(self, support: PointSet, generator: torch.Generator | None = None) -> ClassWeightPosterior:
+    def posterior_given(self, points: PointSet, generator: torch.Generator | None = None) -> ClassWeightPosterior:
         """q(class weights | support), every class by itself."""
-        representation = class_means(support.x, support)  # (task, way, feature)
+        representation = class_means(points.x, points)  # (task, way, feature)
         scale = F.softplus(self.raw_scale(representation)) + SMALLEST_SCALE
         weights = Normal(self.mean(representation), scale, validate_args=False)
-        return ClassWeightPosterior(weights, support.x.shape[-1], self.config.training_samples)
+        return ClassWeightPosterior(weights, points.x.shape[-1], self.config.training_samples)

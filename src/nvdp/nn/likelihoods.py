@@ -43,6 +43,11 @@ class GaussianLikelihood(nn.Module):
         self.raw_std = nn.Parameter(torch.full((y_dim,), SHARED_START)) if shared and variance == "learned" else None
 
     @property
+    def values(self) -> int:
+        """Scalar outputs of one point."""
+        return self.y_dim
+
+    @property
     def outputs(self) -> int:
         """Width of the network's output."""
         return 2 * self.y_dim if self.variance == "learned" and self.raw_std is None else self.y_dim
@@ -77,6 +82,8 @@ class CategoricalLikelihood(nn.Module):
     >>> CategoricalLikelihood().log_prob(torch.tensor([0.0, 0.0]), torch.tensor([1.0, 0.0])).item()
     -0.69314...
     """
+
+    values = 1  # a point has one label
 
     def forward(self, logits: Float[Tensor, "*batch class"]) -> Float[Tensor, "*batch class"]:
         """log p of every class."""

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, UInt8
 
 from nvdp.errors import InputError
 from nvdp.images.completion import Completion, PixelChoice, complete, random_contexts
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.plots.style import FONT_SIZE, new_figure, save_figure
 
 HIDDEN = -1.0  # value of a pixel that is not in the context
@@ -134,7 +134,7 @@ def completion_grid(done: Completion, title: str) -> PictureGrid:
 
 
 def context_grid(
-    models: Mapping[str, MetaModel],
+    models: Mapping[str, RegressionModel],
     image: UInt8[np.ndarray, "row column channel"],
     contexts: Mapping[str, int],
     title: str,

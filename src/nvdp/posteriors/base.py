@@ -6,7 +6,7 @@ likelihood alone. ``torch.distributions.kl_divergence`` compares two of the same
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, Self, runtime_checkable
 
 import torch
@@ -17,6 +17,7 @@ from typing_extensions import TypeVar
 
 from nvdp.errors import InputError
 from nvdp.nn.likelihoods import Likelihood
+from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.prediction import ClassPrediction, Prediction, prediction_of
 from nvdp.posteriors.suggestions import SAMPLES, suggest
 from nvdp.tasks import PointSet, as_tensor, check_finite
@@ -68,6 +69,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
 
     Attributes:
         likelihood: p(y | x, φ); it decides whether predictions are Gaussian mixtures or class probabilities.
+        rates: The dropout rates of every layer, if φ is dropped-out weights.
         single: Whether this is one task given without a task axis; its predictions have none either.
         embed: Applied to inputs before the network: a feature extractor, or nothing.
         like: A tensor whose precision and device inputs are taken to.
@@ -75,6 +77,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
 
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
     embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
+    rates: Sequence[LayerRates] | None = None
     _memory: Memory | Callable[[], Memory] | None = None
 
     def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: Likelihood) -> None:
@@ -249,9 +252,10 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             raise InputError("this posterior keeps no memory of its context; adapt its model to all points together")
         return memory
 
-    @abstractmethod
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
-        """The best prediction at x that needs no sampling, or samples with a fixed seed."""
+        """The closed form at x; without one, a mixture of `FIXED_SAMPLES` functions drawn with a fixed seed."""
+        generator = torch.Generator(device=x.device).manual_seed(0)
+        return self._prediction(self.sampled_outputs(x, FIXED_SAMPLES, generator))
 
     def _prediction(self, outputs: Float[Tensor, "component task point output"], coherent: bool = True) -> Answer:
         """The answer that network outputs stand for."""

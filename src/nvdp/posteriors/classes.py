@@ -55,6 +55,8 @@ class ClassDropoutPosterior(Posterior[ClassPrediction]):
     Each class of each task is a row of the rates, of the network's inputs and of the KL: eq. 2 to 4 as they are.
     """
 
+    rates: Sequence[LayerRates]
+
     def __init__(
         self,
         rates: Sequence[LayerRates],

@@ -25,6 +25,7 @@ class DropoutPosterior(Posterior[Prediction]):
     """Weights of a shared network under task-specific dropout, eq. 2."""
 
     likelihood: GaussianLikelihood
+    rates: Sequence[LayerRates]
 
     def __init__(
         self,

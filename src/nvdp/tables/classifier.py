@@ -11,7 +11,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nvdp.errors import InputError
-from nvdp.models.config import GRADIENT_MODELS
+from nvdp.models.registry import model_spec
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.tasks import as_class_tasks, split_held_out, standardised_classes
 from nvdp.tasks import TaskBatch
@@ -62,7 +62,7 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
 
         A part of the tasks is held out to end training by; ``meta_score_`` is the log-likelihood of their labels.
         """
-        if self.model in GRADIENT_MODELS:
+        if model_spec(self.model).fixed_classes:
             raise InputError(f"{self.model} has a last layer for one number of classes; here tasks may differ")
         pairs, seed = as_class_tasks(tasks, task, x, y), self._seed()
         units = Units.of([a for a, _ in pairs])

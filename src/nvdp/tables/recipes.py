@@ -4,8 +4,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvdp.data.frames import Augmentation, FrameTasks
+from nvdp.models.registry import model_spec
 from nvdp.training.early_stopping import Candidate
-from nvdp.training.presets import DROPOUT_MODELS, SMALL, table_config
+from nvdp.training.presets import SMALL, table_config
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def candidates(name: str, training: FrameTasks, tasks: int, steps: int, seed: in
         if "decoder.sees" in recipe.model and name != "nvdp":
             continue  # the decoders of the others see r anyway
         config = replace(base, model=base.model.updated(recipe.model))
-        if name in DROPOUT_MODELS:
+        if model_spec(name).dropout:
             config = replace(config, kl=replace(config.kl, weight=config.kl.weight * recipe.kl))
         ways.append(Candidate(way, config, replace(training, augmentation=recipe.augmentation)))
     return ways

@@ -16,7 +16,7 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
 from nvdp.nn.extractors import EXTRACTORS
-from nvdp.objectives import CLASS_OBJECTIVES, OBJECTIVES, REGRESSION_OBJECTIVES, KLScale
+from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
@@ -64,11 +64,6 @@ class RunConfig:
         _check_episodes(self.task, isinstance(self.model, ClassifierConfig), self.episodes)
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
-        fitting = REGRESSION_OBJECTIVES if isinstance(self.model, ModelConfig) else CLASS_OBJECTIVES
-        if self.objective not in fitting:
-            raise InputError(
-                f"the objective '{self.objective}' is not for such a model; there are {', '.join(fitting)}"
-            )
         if self.optimizer not in OPTIMIZERS:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nvdp.data.source import TaskSource
-from nvdp.evaluation.metrics import evaluate_regression
+from nvdp.evaluation.metrics import evaluate
 from nvdp.system import keep_freed_memory
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
@@ -119,7 +119,7 @@ def held_out_score(tasks: TaskBatch) -> Score:
     """log E_q[p] of the targets of held-out tasks: what the predictive distribution is worth."""
 
     def score(model: Any) -> float:
-        scores: Any = evaluate_regression(model, [tasks], SCORE_SAMPLES)["scores"]
+        scores: Any = evaluate(model, [tasks], SCORE_SAMPLES)["scores"]
         value = float(scores["PLL"]["log_expected"])
         return value if math.isfinite(value) else -math.inf
 

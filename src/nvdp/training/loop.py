@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
-from nvdp.models.nvdp import NVDP, NVDPClassifier
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.nn.fused import engine_named
 from nvdp.nn.task_norm import TaskNorm
@@ -79,8 +78,7 @@ class TrainingStep(nn.Module):
     def __init__(self, model: AnyModel, objective: str, scale: KLScale, engine: str = "fused") -> None:
         super().__init__()
         self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
-        if isinstance(model, NVDP | NVDPClassifier):
-            model.engine = engine_named(engine)
+        model.engine = engine_named(engine)
 
     def forward(
         self, x: Tensor, y: Tensor, is_context: Tensor, mask: Tensor, generator: torch.Generator | None

@@ -13,7 +13,7 @@ from nvdp.data.images import ImageTasks
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import unknown_name
-from nvdp.models.config import GRADIENT_MODELS, ClassifierConfig, ModelConfig
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
@@ -24,9 +24,6 @@ PRESETS = ("quick", "cpu", "paper", "released")
 FEWSHOT_PRESETS = ("quick", "cpu", "paper")
 OWN, PRINTED = ("quick", "cpu"), ("paper", "released")  # our own recipe; the paper's or its code's
 REGRESSION = ("gp", "trig", "image")  # families of tasks; the others are few-shot, table and class table
-DROPOUT_MODELS = ("nvdp", "nvdp-attentive", "nvdp-conv")
-READERS = ("nvdp-attentive", "anp", "nvdp-conv", "convcnp")  # their targets read the context themselves
-WITHOUT_READER = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")  # they see one r of the context
 EPOCHS, TASKS_PER_STEP = 300, 16  # of the paper
 SMALL, MEDIUM = 200, 2_000  # tasks of a table from which on a model is made wider
 CONV5_SIZE = 64  # from this size on, images get five blocks
@@ -52,10 +49,6 @@ FOURIER: dict[str, Any] = {
     "inputs.fourier": 8,
     "encoder.aggregation": "bayesian",
 }
-DEFAULT_NVDP_KL = KLScale("elbo", 0.001)  # measured: `nvdp reproduce ablations`
-# The KL is a sum over the weights of all classes, and large where rates differ from the start: a weight of 0.001 can
-# press all rates to their floor, and the classifier stays at chance.
-NVDP_FEWSHOT_KL = KLScale("elbo", 1e-5)
 
 
 @dataclass(frozen=True)
@@ -94,13 +87,12 @@ RULES = (
     Rule({"task": ("omniglot", "images"), "preset": PRINTED}, {"steps": _epochs(16_720)}),  # a folder's size is unknown
     Rule({"task": "celeba", "preset": PRINTED}, {"steps": _epochs(162_770)}),
     Rule({"family": "trig", "preset": OWN}, {"learning_rate": 3e-3}),  # a network of 12 units takes larger steps
-    Rule({"family": "gp", "preset": OWN, "model": WITHOUT_READER}, {"optimizer": "nadam"}, FOURIER),
+    Rule({"family": "gp", "preset": OWN, "reader": None}, {"optimizer": "nadam"}, FOURIER),
     # It wins short runs; the longer, the less it matters.
     Rule({"family": "gp", "preset": "quick", "model": "nvdp"}, {"learning_rate": 2e-3}),
     # Regression: the KL.
-    Rule({"family": (*REGRESSION, "table"), "model": DROPOUT_MODELS}, {"kl": DEFAULT_NVDP_KL}),
-    Rule({"family": ("gp", "trig"), "model": DROPOUT_MODELS, "preset": "released"}, {"kl": KLScale("released", 1.4)}),
-    Rule({"family": "image", "model": DROPOUT_MODELS, "preset": "released"}, {"kl": KLScale("released", 0.5)}),
+    Rule({"family": ("gp", "trig"), "dropout": True, "preset": "released"}, {"kl": KLScale("released", 1.4)}),
+    Rule({"family": "image", "dropout": True, "preset": "released"}, {"kl": KLScale("released", 0.5)}),
     # Regression: the architecture.
     Rule({"family": REGRESSION, "preset": "released"}, model={"rates.bounds": "clip"}),
     Rule({"task": "trig"}, model=TOY),
@@ -109,7 +101,7 @@ RULES = (
     Rule({"task": "celeba", "preset": OWN}, model={"encoder.width": 128}),
     # Where targets read the context themselves, r and the rates carry little.
     Rule(
-        {"family": REGRESSION, "model": READERS},
+        {"family": REGRESSION, "reader": ("attention", "convolution")},
         model={"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2},
     ),
     Rule({"family": REGRESSION, "model": "anp"}, model={"attention.by_distance": False}),
@@ -126,7 +118,7 @@ RULES = (
         model={"inputs.x_centre": 0.5, "inputs.x_scale": 4.0, "inputs.y_centre": 0.5, "inputs.y_scale": 2.0},
     ),
     # A CNP learns slower with it.
-    Rule({"family": ("gp", "image"), "preset": OWN, "model": DROPOUT_MODELS}, model={"encoder.task_norm": True}),
+    Rule({"family": ("gp", "image"), "preset": OWN, "dropout": True}, model={"encoder.task_norm": True}),
     # On GP functions NVDP learns slower with it.
     Rule({"family": "image", "preset": OWN, "model": "nvdp"}, model={"rates.norm": True}),
     # Few-shot classification: the paper trains as VERSA does; shapes without a rule take those of 5-way 5-shot.
@@ -149,14 +141,13 @@ RULES = (
     Rule({"family": "few-shot", "preset": "quick", "regime": "features"}, {"steps": 500, "warmup_steps": 20}),
     Rule({"family": "few-shot", "preset": "cpu", "regime": "end-to-end"}, {"steps": 8_000, "warmup_steps": 200}),
     Rule({"family": "few-shot", "preset": "cpu", "regime": "features"}, {"steps": 4_000, "warmup_steps": 200}),
-    Rule({"family": ("few-shot", "class table"), "model": "nvdp"}, {"kl": NVDP_FEWSHOT_KL}),
     Rule(
         {"family": "few-shot", "preset": OWN, "model": "nvdp"},
         model={"rates.sees": "contrast", "rates.path": "activations"},
     ),
     # Gradient steps of adaptation, as in the papers of these models.
-    Rule({"family": "few-shot", "model": GRADIENT_MODELS}, model={"gradient.steps": 5, "gradient.rate": 0.01}),
-    Rule({"task": "omniglot-fewshot", "model": GRADIENT_MODELS}, model={"gradient.rate": 0.1}),
+    Rule({"family": "few-shot", "fixed_classes": True}, model={"gradient.steps": 5, "gradient.rate": 0.01}),
+    Rule({"task": "omniglot-fewshot", "fixed_classes": True}, model={"gradient.rate": 0.1}),
     Rule(
         {"task": "omniglot-fewshot", "model": "maml", "way": (2, 3, 4, 5)},
         model={"gradient.steps": 1, "gradient.rate": 0.4},
@@ -181,7 +172,7 @@ RULES = (
         {"learning_rate": 1e-3},
         {"decoder.layers": 4, "encoder.layers": 4, "decoder.latent": 64},
     ),
-    Rule({"family": "table", "model": DROPOUT_MODELS}, model={"encoder.task_norm": True}),
+    Rule({"family": "table", "dropout": True}, model={"encoder.task_norm": True}),
     Rule(
         {"family": "class table"},
         {"tasks_per_step": 8, "learning_rate": 2e-3, "warmup_steps": 50, "gradient_clip": 10.0},
@@ -235,7 +226,7 @@ def preset_config(
     (2, 3, 1024)
     >>> config = preset_config("miniimagenet", "nvdp", "paper", way=5, shot=1)
     >>> config.model.extractor.name, config.tasks_per_step, config.learning_rate, config.objective
-    ('conv5', 8, 0.00025, 'query-variational-prior')
+    ('conv5', 8, 0.00025, 'variational-prior')
     """
     presets = FEWSHOT_PRESETS if task in FEWSHOT_TASKS else PRESETS
     if preset not in presets:
@@ -289,10 +280,9 @@ def _assembled(
     """The rules that fit, then the given settings."""
     check_serves(base)
     spec = model_spec(base.name)
-    objective = (
-        spec.objective if isinstance(base, ModelConfig) or spec.classifier is None else spec.classifier.objective
-    )
-    settings: dict[str, Any] = {"task": facts["task"], "preset": facts["preset"], "objective": objective}
+    facts = {**facts, "dropout": spec.dropout, "reader": spec.reader, "fixed_classes": spec.fixed_classes}
+    settings: dict[str, Any] = {"task": facts["task"], "preset": facts["preset"], "objective": spec.objective}
+    settings["kl"] = KLScale("elbo", spec.kl_weight(base.kind))
     model: dict[str, Any] = {}
     for rule in RULES:
         if rule.fits(facts):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from nvdp.errors import InputError
-from nvdp.models.base import MetaModel
+from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
 from nvdp.system import remove_unfinished, unfinished, write_new_text, write_text
 from nvdp.training.checkpoint import check_shapes, checkpoint_paths, load_tensors, save_tensors
@@ -88,7 +88,7 @@ def save_model(folder: Path, model: nn.Module, step: int) -> None:
     save_tensors(folder / WEIGHTS, dict(model.state_dict()), {"step": step})
 
 
-def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
+def load_run(folder: Path) -> tuple[RunConfig, RegressionModel, int]:
     """A run of regression.
 
     Args:
@@ -98,7 +98,7 @@ def load_run(folder: Path) -> tuple[RunConfig, MetaModel, int]:
         Its configuration, its model and the number of steps that it was trained for.
     """
     config, model, step = load_any_run(folder)
-    if not isinstance(model, MetaModel):
+    if not isinstance(model, RegressionModel):
         raise InputError(
             f"{folder} holds a classifier, {config.model.name} on {config.task}; expected a regression model"
         )

@@ -18,8 +18,7 @@ from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.loading import Predictor, find_run, load, pretrained_names
-from nvdp.models.config import GRADIENT_MODELS
-from nvdp.models.nvdp import NVDP
+from nvdp.models.registry import model_spec
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.units import PosteriorInUnits, Units
@@ -74,7 +73,7 @@ class ServedModel:
             x_range=bounds if np.isfinite(bounds).all() else gp.DOMAIN,
             image_size=image_size(task, predictor.config.data) if task in IMAGE_TASKS else None,
             most_context=MAX_CONTEXT,
-            has_rates=isinstance(predictor.model, NVDP),
+            has_rates=model_spec(shape.name).dropout,
             pretrained=pretrained,
             columns=None if columns is None else TableColumns(task=columns.task, x=list(columns.x), y=list(columns.y)),
         )
@@ -180,9 +179,9 @@ class ServedClassifier:
             x_range=(0.0, 1.0),
             image_size=classifier.size,
             most_context=MAX_SUPPORT,
-            has_rates=config.name == "nvdp",
+            has_rates=model_spec(config.name).dropout,
             pretrained=pretrained,
-            way=config.num_classes if config.name in GRADIENT_MODELS else None,
+            way=config.num_classes if model_spec(config.name).fixed_classes else None,
         )
 
     @torch.no_grad()
