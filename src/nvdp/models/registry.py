@@ -24,7 +24,7 @@ from nvdp.randomness import derived_seed
 
 AnyConfig = ModelConfig | ClassifierConfig
 AnyModel = MetaModel[Any]
-# Measured: `nvdp reproduce ablations`. In classification the KL is a sum over the weights of all classes, and large where
+# Measured: `nvdp reproduce ablations`. In classification the KL sums over the weights of all classes and is large where
 # rates differ from the start: a weight of 0.001 can press all rates to their floor.
 NVDP_KL_WEIGHTS = {"regression": 1e-3, "classification": 1e-5}
 
