@@ -78,7 +78,7 @@ def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
 
 
 def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
-    from nvdp.tables.recipes import FEW as RECIPES
+    from nvdp.tables.fit import FEW as RECIPES
     from nvdp.training.config import RunConfig
 
     recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"]]

@@ -45,7 +45,7 @@ def test_a_shift_moves_all_points_of_a_task_together(tasks):
 
 
 def test_every_held_out_task_is_seen_with_contexts_of_growing_size(tasks):
-    batch = FrameTasks(tasks).all_contexts(0)
+    batch = FrameTasks(tasks).scored_batches(0)[0]
     assert len(batch) == CONTEXTS * len(tasks)
     sizes = batch.is_context.sum(1).reshape(len(tasks), CONTEXTS)
     assert (sizes[:, 0] == 1).all()

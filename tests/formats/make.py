@@ -1,7 +1,7 @@
 """Write one small file of every kind, as this version of nvdp writes them, and what they predict.
 
-Run once for each released format: ``python tests/formats/make.py tests/formats/0.2``. Later versions must load the files
-of earlier ones and predict the same: see `test_formats.py`. Never write over a folder that was released.
+Run once for each released format: ``python tests/formats/make.py tests/formats/0.2``. Later versions must load the
+files of earlier ones and predict the same: see `test_formats.py`. Never write over a folder that was released.
 """
 
 import json
@@ -36,7 +36,7 @@ FEATURES, LABELS, UNKNOWN = [[0.0, 1.0], [1.0, 0.0], [0.2, 0.8]], [0, 1, 0], [[0
 
 
 def predictions(folder: Path, store: Path) -> dict[str, list[float]]:
-    """Mean and standard deviation, or the probabilities, that each of the files gives; `store` is a copy of the store."""
+    """Mean and standard deviation, or the probabilities, that each of the files gives."""
     run, fit, weights = (nvdp.load(folder / name) for name in ("run", "fit", "weights"))
     state = run.posterior_from_bytes((folder / "state.bin").read_bytes())
     with TaskStore(store, fit) as tasks:

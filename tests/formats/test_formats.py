@@ -12,6 +12,7 @@ import nvdp
 from nvdp.store import TaskStore
 
 HERE = Path(__file__).parent
+REFUSED = r"written by version 0\.1, which this version does not read"
 VERSIONS = sorted(path.parent.name for path in HERE.glob("*/predictions.json"))
 _spec = importlib.util.spec_from_file_location("formats_make", HERE / "make.py")
 make = importlib.util.module_from_spec(_spec)
@@ -44,11 +45,11 @@ def test_stores_and_states_of_version_0_1_are_refused_in_one_line(kept):
     with sqlite3.connect(kept / "tasks.db") as db:
         db.execute("UPDATE store SET value = 1 WHERE key = 'version'")
     db.close()
-    with pytest.raises(nvdp.InputError, match="written by version 0.1, which this version does not read"):
+    with pytest.raises(nvdp.InputError, match=REFUSED):
         TaskStore(kept / "tasks.db", nvdp.load(kept / "fit"))
     data = bytearray((kept / "state.bin").read_bytes())
     data[8] = 1  # the version follows eight bytes of magic
-    with pytest.raises(nvdp.InputError, match="written by version 0.1, which this version does not read"):
+    with pytest.raises(nvdp.InputError, match=REFUSED):
         nvdp.load(kept / "run").posterior_from_bytes(bytes(data))
 
 

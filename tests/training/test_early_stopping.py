@@ -40,7 +40,7 @@ def test_held_out_tasks_choose_between_candidates(config):
     held_out = GPTasks().validation_chunk(1, 0)
     slow = replace(config, learning_rate=1e-9)
     outcome = fit_best(
-        [Candidate("slow", slow, GPTasks()), Candidate("fast", config, GPTasks())], held_out_score(held_out)
+        [Candidate("slow", slow, GPTasks()), Candidate("fast", config, GPTasks())], held_out_score([held_out])
     )
     assert outcome.recipe == "fast"
     assert outcome.tried["fast"] > outcome.tried["slow"]

@@ -5,7 +5,6 @@ and its outputs are moved and scaled as a whole, so that a model cannot learn th
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
@@ -83,11 +82,11 @@ class FrameTasks:
             [split_task(*held[n % len(held)], (n // len(held)) % CONTEXTS, generator) for n in numbers]
         )
 
-    def all_contexts(self, seed: int) -> TaskBatch:
+    def scored_batches(self, seed: int) -> list[TaskBatch]:
         """The first tasks, each with `CONTEXTS` contexts of growing size, as one batch: a fixed set to score on."""
         generator = derived_generator(seed, "frames", "contexts")
         held = self._held()[:MOST_SCORED]
-        return TaskBatch.collate([split_task(x, y, k, generator) for x, y in held for k in range(CONTEXTS)])
+        return [TaskBatch.collate([split_task(x, y, k, generator) for x, y in held for k in range(CONTEXTS)])]
 
     def _held(self) -> tuple[tuple[Tensor, Tensor], ...]:
         if not self.sets:
@@ -174,7 +173,7 @@ class ClassFrameTasks:
         """The same as a training batch, of other random numbers."""
         return self.training_batch(seed + 1, chunk, VALIDATION_CHUNK)
 
-    def all_splits(self, seed: int) -> Sequence[TaskBatch]:
+    def scored_batches(self, seed: int) -> list[TaskBatch]:
         """The first tasks, each cut `SPLITS` times, in batches of one number of classes: a fixed set to score on."""
         generator = derived_generator(seed, "class frames", "splits")
         by_way: dict[int, list[Task]] = defaultdict(list)

@@ -1,11 +1,9 @@
 """`NVDPClassifier`: classes of vectors from a few labelled ones, by a model that has learned from many tasks."""
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -13,13 +11,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from nvdp.errors import InputError
 from nvdp.models.registry import model_spec
 from nvdp.tables.estimator import MetaEstimator
-from nvdp.tables.tasks import as_class_tasks, split_held_out, standardised_classes
-from nvdp.tasks import TaskBatch
-from nvdp.training.early_stopping import Candidate, Score, fit_best
+from nvdp.tables.tasks import as_tasks, split_held_out, standardised_classes
+from nvdp.training.early_stopping import Candidate, fit_best, held_out_score
 from nvdp.training.presets import class_config
 from nvdp.units import Units
-
-SCORE_SAMPLES = 4
 
 
 class NVDPClassifier(ClassifierMixin, MetaEstimator):
@@ -27,7 +22,8 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
 
     ``model`` is nvdp, cnp, versa, protonet or matching. Tasks may differ in their classes, in how many there are and
     in their sizes; so may the new task.
-    `samples` classifiers are drawn for a prediction, 0 takes the mean parameters.
+    A prediction is that of the posterior itself, which needs no sampling (`samples` is 0), or an average over that many
+    sampled classifiers.
 
     >>> random = np.random.default_rng(0)
     >>> def task(label):
@@ -46,7 +42,7 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         model: str = "nvdp",
         steps: int = 1_500,
         max_minutes: float | None = None,
-        samples: int = 10,
+        samples: int = 0,
         random_state: int = 0,
     ) -> None:
         self.model = model
@@ -64,12 +60,12 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         """
         if model_spec(self.model).fixed_classes:
             raise InputError(f"{self.model} has a last layer for one number of classes; here tasks may differ")
-        pairs, seed = as_class_tasks(tasks, task, x, y), self._seed()
+        pairs, seed = as_tasks(tasks, task, x, y, labels=True), self._seed()
         units = Units.of([a for a, _ in pairs])
         training, held_out = (standardised_classes(part, units) for part in split_held_out(pairs, seed))
         config = class_config(self.model, training.x_dim, training.y_dim, self.steps, seed)
         way = Candidate("as they are", config, training)
-        return self._take(fit_best([way], label_score(held_out.all_splits(seed)), self._seconds()), units)
+        return self._take(fit_best([way], held_out_score(held_out.scored_batches(seed)), self._seconds()), units)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the support: a few labelled rows of each class of a new task."""
@@ -101,19 +97,3 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.poor_score = True  # on data unlike the tasks of meta-training
         return tags
-
-
-def label_score(batches: Sequence[TaskBatch]) -> Score:
-    """The mean log-likelihood of the labels of queries, every task counting alike."""
-
-    @torch.no_grad()
-    def score(model: Any) -> float:
-        tasks = []
-        for batch in batches:
-            prediction = model.adapt(batch.context).components(batch.x, SCORE_SAMPLES)
-            log_prob, query = prediction.log_prob(batch.y), batch.target.mask
-            tasks.append((log_prob * query).sum(1) / query.sum(1))
-        value = float(torch.cat(tasks).mean())
-        return value if math.isfinite(value) else -math.inf
-
-    return score

@@ -1,22 +1,58 @@
 """A model fitted to a table: whole tasks are held out, some to end training by, others to score it beside rivals."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from nvdp.data.frames import Augmentation, FrameTasks
 from nvdp.data.tables import Columns, TaskTable, read_tasks
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, abandon_fit, save_fit, start_fit
-from nvdp.tables.recipes import candidates
+from nvdp.models.registry import model_spec
 from nvdp.tables.rivals import Case, context_gp, fitted_model, mean_curve, score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
-from nvdp.training.early_stopping import FitOutcome, fit_best, held_out_score
+from nvdp.training.early_stopping import Candidate, FitOutcome, fit_best, held_out_score
+from nvdp.training.presets import SMALL, table_config
 from nvdp.units import Units
 
 MOST_STEPS = 30_000
 SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
 GP_ALONE, MEAN_CURVE = "GP on the context alone", "mean curve of all tasks"
 CaseScores = dict[str, list[Case]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What keeps a model from overfitting few tasks: augmentation, and a smaller or better informed model."""
+
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    model: dict[str, Any] = field(default_factory=dict)  # settings that differ
+    kl: float = 1.0  # times the usual weight, of a dropout posterior
+
+
+AS_THEY_ARE = "as they are"
+MILD, STRONG = Augmentation(jitter=0.03, shift=0.1, stretch=0.1), Augmentation(jitter=0.05, shift=0.4, stretch=0.3)
+NARROW = {"decoder.width": 32, "encoder.size": 32, "rates.width": 32, "decoder.latent": 16}
+FEW = {  # which of them, the held-out tasks say
+    "jittered": Recipe(MILD),
+    "jittered, decoder told r": Recipe(MILD, {"decoder.sees": "x,r"}),
+    "moved, narrow": Recipe(STRONG, NARROW, kl=10.0),
+}
+MANY = {AS_THEY_ARE: Recipe()}
+
+
+def candidates(name: str, training: FrameTasks, tasks: int, steps: int, seed: int) -> list[Candidate]:
+    """The ways to fit so many tasks: one, or with few of them several to choose from."""
+    base = table_config(name, training.x_dim, training.y_dim, tasks, steps, seed)
+    ways = []
+    for way, recipe in (FEW if tasks < SMALL else MANY).items():
+        if "decoder.sees" in recipe.model and name != "nvdp":
+            continue  # the decoders of the others see r anyway
+        config = replace(base, model=base.model.updated(recipe.model))
+        if model_spec(name).dropout:
+            config = replace(config, kl=replace(config.kl, weight=config.kl.weight * recipe.kl))
+        ways.append(Candidate(way, config, replace(training, augmentation=recipe.augmentation)))
+    return ways
 
 
 @dataclass(frozen=True)
@@ -116,7 +152,7 @@ def _units(tasks: list[Arrays]) -> Units:
 def _fit(training: list[Arrays], ending: list[Arrays], units: Units, how: HowToFit) -> FitOutcome:
     source, held_out = standardised(training, units), standardised(ending, units)
     ways = candidates(how.model, source, len(training), how.steps, how.seed)
-    return fit_best(ways, held_out_score(held_out.all_contexts(how.seed)), 60 * how.minutes, how.progress)
+    return fit_best(ways, held_out_score(held_out.scored_batches(how.seed)), 60 * how.minutes, how.progress)
 
 
 def _score(scores: CaseScores, predictor: Predictor, learning: list[Arrays], scored: list[Arrays], seed: int) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
-from nvdp.tables.recipes import candidates
+from nvdp.tables.fit import candidates
 from nvdp.tables.tasks import as_tasks, split_held_out, standardised, whole_rows
 from nvdp.training.early_stopping import fit_best, held_out_score
 from nvdp.units import Units
@@ -69,7 +69,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         units = Units.of([a for a, _ in pairs], [b for _, b in pairs])
         training, held_out = (standardised(part, units) for part in split_held_out(pairs, seed))
         ways = candidates(self.model, training, len(pairs), self.steps, seed)
-        outcome = fit_best(ways, held_out_score(held_out.all_contexts(seed)), self._seconds())
+        outcome = fit_best(ways, held_out_score(held_out.scored_batches(seed)), self._seconds())
         return self._take(outcome, units)
 
     def fit(self, X: Any, y: Any) -> Self:
