@@ -180,7 +180,7 @@ def test_a_download_with_the_wrong_checksum_is_refused_and_celeba_is_never_downl
     import pooch
 
     def wrong(url, known_hash, fname, path):
-        assert known_hash.startswith("md5:")
+        assert known_hash.startswith("sha256:")
         raise ValueError(f"{known_hash} does not match\nthe file")
 
     monkeypatch.setattr(pooch, "retrieve", wrong)

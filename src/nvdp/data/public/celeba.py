@@ -59,7 +59,13 @@ CELEBA = PublicSet(
     counts={"train": 162_770, "validation": 19_867, "test": 19_962},
     npz="celeba32.npz",
     npz_sha256="43bdbb9c35154b98e6d123763e5f0029013b02226a88258f3191e82546723cea",
-    files=(PublicFile("img_align_celeba.zip", "00d2c5bc6d35e252742224ab0c1e8fcb", ("img_align_celeba",)),),
+    files=(
+        PublicFile(
+            "img_align_celeba.zip",
+            "46fb89443c578308acf364d7d379fe1b9efb793042c0af734b6112e4fd3a8c74",
+            ("img_align_celeba",),
+        ),
+    ),
     folders=("celeba", "CelebA", "CelebA/Img"),
     download=None,  # its terms must be accepted by a person
     home="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html",

@@ -18,7 +18,7 @@ class PublicFile:
     """One published file: its name, its checksum, and its names when unpacked."""
 
     name: str
-    md5: str
+    sha256: str
     unpacked: tuple[str, ...] = ()
 
 
@@ -124,7 +124,7 @@ def download(public_set: PublicSet) -> list[Path]:
     for file in public_set.files:
         url = public_set.download + file.name
         try:
-            path = pooch.retrieve(url, f"md5:{file.md5}", file.name, cache_folder() / public_set.name)
+            path = pooch.retrieve(url, f"sha256:{file.sha256}", file.name, cache_folder() / public_set.name)
         except ValueError as error:  # pooch's word for a wrong checksum
             raise InputError(f"{url} is not the file it should be: {' '.join(str(error).split())}") from None
         except OSError as error:  # errors of requests too, whose text is a paragraph
@@ -136,21 +136,20 @@ def download(public_set: PublicSet) -> list[Path]:
 def verify(public_set: PublicSet, found: Found) -> list[str]:
     """A line for each file: its checksum matches, or none is known; a mismatch is an error."""
     if found.is_npz:
-        known = {found.paths[0]: ("sha256", public_set.npz_sha256)}
+        known = {found.paths[0]: public_set.npz_sha256}
     else:
-        by_name = {file.name: ("md5", file.md5) for file in public_set.files}
+        by_name = {file.name: file.sha256 for file in public_set.files}
         known = {path: by_name[path.name] for path in found.paths if path.name in by_name}
     lines = []
     for path in found.paths:
         if path not in known:
             lines.append(f"{path}: unpacked, so there is no checksum to compare")
             continue
-        kind, expected = known[path]
         with path.open("rb") as file:
-            actual = hashlib.file_digest(file, kind).hexdigest()
-        if actual != expected:
-            raise InputError(f"{path} has {kind} {actual}; the published file has {expected}")
-        lines.append(f"{path}: {kind} matches")
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual != known[path]:
+            raise InputError(f"{path} has sha256 {actual}; the published file has {known[path]}")
+        lines.append(f"{path}: sha256 matches")
     return lines
 
 

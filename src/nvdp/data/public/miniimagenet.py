@@ -92,8 +92,16 @@ MINIIMAGENET = PublicSet(
     npz=None,
     npz_sha256=None,
     files=(
-        PublicFile("miniimagenet_train.npz", "cc3d29856ec34e18eb5e9d2b45ec5a71", ("miniimagenet/train",)),
-        PublicFile("miniimagenet_val_test.npz", "ad7c837b03c5b68e0cd39b1ac472ebeb", ("miniimagenet",)),
+        PublicFile(
+            "miniimagenet_train.npz",
+            "528e01020939108e1f16afcca053e749b56a738e0e3657ffd86e2e036e548aaf",
+            ("miniimagenet/train",),
+        ),
+        PublicFile(
+            "miniimagenet_val_test.npz",
+            "64b5ef1eccd554faa416bccae415adc51667527d5aa7f3519142086927ba107a",
+            ("miniimagenet",),
+        ),
     ),
     folders=(),
     download=None,  # ImageNet's terms must be accepted by a person

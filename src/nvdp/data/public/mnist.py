@@ -41,12 +41,12 @@ MNIST = PublicSet(
     files=(
         PublicFile(
             "train-images-idx3-ubyte.gz",
-            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
             ("train-images-idx3-ubyte", "train-images.idx3-ubyte"),
         ),
         PublicFile(
             "t10k-images-idx3-ubyte.gz",
-            "9fb629c4189551a2d022fa330f9573f3",
+            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
             ("t10k-images-idx3-ubyte", "t10k-images.idx3-ubyte"),
         ),
     ),

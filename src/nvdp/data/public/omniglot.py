@@ -73,8 +73,16 @@ OMNIGLOT = PublicSet(
     npz="omniglot.npz",
     npz_sha256="0e1b226f9c7e9994d93e7e2b4983a8658198630962562c4b71829c568ed62c08",
     files=(
-        PublicFile("images_background.zip", "68d2efa1b9178cc56df9314c21c6e718", ("images_background",)),
-        PublicFile("images_evaluation.zip", "6b91aef0f799c5bb55b94e3f2daec811", ("images_evaluation",)),
+        PublicFile(
+            "images_background.zip",
+            "ad41ab679c8b5d90b271ef46be6987cc81211774a695c29dcc5367b2b26ee640",
+            ("images_background",),
+        ),
+        PublicFile(
+            "images_evaluation.zip",
+            "1f61a8f3366785b057fc117d9228e78a16e3d976c8953b2a10fcc74cf0609cee",
+            ("images_evaluation",),
+        ),
     ),
     folders=("omniglot-py", "omniglot", "omniglot/python"),
     download="https://raw.githubusercontent.com/brendenlake/omniglot/master/python/",
