@@ -119,6 +119,24 @@ def regret() -> str:
     return "\n".join(lines)
 
 
+def install() -> str:
+    found = result("bench/install.json")
+    if found is None:
+        return "Made by `python benchmarks/install.py --json results/bench/install.json`."
+    wheel, archive = (size for _, size in sorted(found["files"].items(), reverse=True))
+    total = f"{found['packages']} packages and {found['environment_MB']:,} MB in {found['seconds']:,} seconds"
+    own = f"`nvdp` itself has {found['nvdp_MB']} MB, most of it weights;"
+    lines = [
+        f"{total} (2 cores, load average {found['load']:.0f} at the end).",
+        f"{own} the wheel has {wheel:,} and the source archive {archive:,} bytes.",
+        "Each row is what would not be installed without that dependency:",
+        "",
+        "| dependency | MB | packages |",
+        "| --- | ---: | ---: |",
+    ]
+    return "\n".join(lines + [f"| {n} | {a['MB']:,.1f} | {len(a['packages'])} |" for n, a in found["adds"].items()])
+
+
 def fill(page: str, **texts: str) -> None:
     """Replace what is between the marks of a page."""
     path = HERE / "docs" / page
@@ -134,5 +152,6 @@ def fill(page: str, **texts: str) -> None:
 if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
     fill("store.md", store=store())
+    fill("install.md", install=install())
     fill("tables.md", estimator=estimator())
     fill("active.md", regret=regret())
