@@ -15,6 +15,7 @@ from torch import Tensor
 from nvdp.data.gp import GPTaskBatch
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import RunningMoments, task_means
+from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel
 from nvdp.posteriors.prediction import Prediction, mixture_log_prob
 from nvdp.posteriors.suggestions import doubt, most_doubtful
@@ -35,8 +36,17 @@ class Belief(NamedTuple):
 Learner = Callable[[TaskBatch], Belief]
 
 
-def model_learner(model: MetaModel, samples: int = 16, seed: int = 0) -> Learner:
-    """A model that adapts to the context and samples functions, the same noise each time."""
+def model_learner(model: MetaModel | Predictor, samples: int = 16, seed: int = 0) -> Learner:
+    """A model that adapts to the context and samples functions, the same noise each time.
+
+    Args:
+        model: A model, or what `nvdp.load` returns; tasks are then in its units.
+        samples: Functions behind a choice.
+        seed: Of their noise.
+
+    Returns:
+        The learner.
+    """
 
     def believe(tasks: TaskBatch) -> Belief:
         posterior = model.adapt(tasks.context)

@@ -159,7 +159,7 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "unknown model 'protonett'; did you mean 'protonet'" in refusal(*train, "--model", "protonett")
     assert not (tmp_path / "new").exists()
     assert "the test split of folder-of-classes has 4 classes" in refusal("eval", places / "images", "--way", "9")
-    assert "--way, --shot and --transductive are for classifiers" in refusal("eval", "gp", "--way", "3")
+    assert "--way, --shot, --queries and --transductive are for classifiers" in refusal("eval", "gp", "--way", "3")
     assert "scored on its own task" in refusal("eval", places / "images", "--on", "mnist")
     classify = ["classify", places / "images", "--support", places / "support", "--query"]
     assert "is not a folder" in refusal(*classify, places / "absent")

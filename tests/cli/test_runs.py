@@ -209,5 +209,5 @@ def test_only_settings_that_a_model_reads_are_told(name, kind, read):
     parts = {field.name for field in fields(config.model) if is_dataclass(getattr(config.model, field.name))}
     assert {part for part in parts if part in told} == {n for c, n in used if c in CONFIGS and n in parts}
     if kind == "regression":
-        for part in parts & set(told):
+        for part in (parts & set(told)) - {"inputs"}:  # which is read through its own properties, by all models
             assert set(told[part]) == {n for c, n in used if c == type(getattr(config.model, part)).__name__}

@@ -134,8 +134,10 @@ def test_a_run_of_version_0_2_loads_and_resumes(tmp_path):
     assert torch.isfinite(model.adapt([0.0, 1.0], [0.5, -0.5]).predict([0.3]).std).all()
     (tmp_path / "run" / "model.safetensors").unlink()
     assert run(config, tmp_path / "run").step == 12
+    # Other processors round otherwise, and Adam takes whole steps along rounding errors: a bias before a normalisation
+    # has no gradient but them. From scratch the weights would be 0.04 off.
     for name, tensor in load_run(tmp_path / "run")[1].state_dict().items():
-        torch.testing.assert_close(tensor, stored[name], rtol=1e-4, atol=1e-5)  # other processors round otherwise
+        torch.testing.assert_close(tensor, stored[name], rtol=1e-4, atol=config.learning_rate)
 
 
 def test_a_checkpoint_whose_optimiser_does_not_fit_is_refused(tmp_path):

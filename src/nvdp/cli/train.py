@@ -148,7 +148,7 @@ def train(
     pictures = given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
     if pictures and task not in ("images", "folder-of-classes"):
         raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
-    episodes = _episode_settings(task, way, shot, queries, features, variance)
+    episodes = _episode_settings(task, way, shot, queries, features)
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
@@ -181,7 +181,7 @@ def train(
         model=config.model.updated(given(architecture)),
         kl=replace(config.kl, **given({"reduction": kl, "weight": kl_weight})),
         data=replace(config.data, **pictures),
-        episodes=None if config.episodes is None else replace(config.episodes, **episodes),
+        episodes=replace(config.episodes, **episodes) if config.episodes and episodes else config.episodes,
         **given(settings),
     )
     outcome = run_training(
@@ -196,7 +196,7 @@ def train(
 
 
 def _episode_settings(
-    task: str, way: int | None, shot: int | None, queries: int | None, features: Path | None, variance: str | None
+    task: str, way: int | None, shot: int | None, queries: int | None, features: Path | None
 ) -> dict[str, Any]:
     """What `nvdp train` was told about episodes; refused for a task that has none."""
     from nvdp.data.episodes import FEWSHOT_TASKS
@@ -205,8 +205,6 @@ def _episode_settings(
     settings = given({"way": way, "shot": shot, "queries": queries, "features": place})
     if settings and task not in FEWSHOT_TASKS:
         raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
-    if variance is not None and task in FEWSHOT_TASKS:
-        raise InputError(f"--variance {variance} is for regression; {task} has classes")
     return settings
 
 

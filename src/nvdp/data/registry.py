@@ -44,6 +44,7 @@ SOURCES: dict[str, SourceOf] = {
     **{name: partial(episode_tasks, name) for name in FEWSHOT_TASKS},
 }
 IMAGE_TASKS = (*PUBLIC_SETS, "images")
+EITHER_KIND = ("csv",)  # rows of a table have numbers or classes beside them
 
 
 def image_size(name: str, data: DataConfig) -> int:
@@ -55,6 +56,17 @@ def check_task(name: str) -> None:
     """Refuse an unknown family of tasks."""
     if name not in SOURCES:
         raise unknown_name("task", name, SOURCES)
+
+
+def check_kind(name: str, kind: str) -> None:
+    """Refuse a model whose kind is not the task's.
+
+    >>> check_kind("gp", "regression")
+    >>> check_kind("csv", "classification")
+    """
+    own = "classification" if name in FEWSHOT_TASKS else "regression"
+    if kind != own and name not in EITHER_KIND:
+        raise InputError(f"the task {name} is one of {own}; the model's settings are not")
 
 
 def task_source(

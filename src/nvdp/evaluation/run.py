@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from nvdp.data.episodes import PUBLIC_CLASS_SETS
+from nvdp.data.episodes import PUBLIC_CLASS_SETS, EpisodeConfig
 from nvdp.data.features import extractor_folder
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
@@ -94,7 +94,7 @@ def evaluate_run(
     else:
         if on is not None:
             raise InputError(f"{folder} holds a few-shot classifier, which is scored on its own task; got --on {on}")
-        plan = _episodes(folder, config, model, split, shape or EpisodeShape())
+        plan = _episodes(folder, config, config.episodes, model, split, shape or EpisodeShape())
     model.to(chosen_device(device))
     batches = small_batches(validation_tasks(plan.source, seed, tasks))
     return {
@@ -124,7 +124,14 @@ def _whole_tasks(folder: Path, config: RunConfig, on: str | None, split: str | N
     return _Plan(source, facts, OracleScores(model))
 
 
-def _episodes(folder: Path, config: RunConfig, model: MetaModel[Any], split: str | None, shape: EpisodeShape) -> _Plan:
+def _episodes(
+    folder: Path,
+    config: RunConfig,
+    episodes: EpisodeConfig,
+    model: MetaModel[Any],
+    split: str | None,
+    shape: EpisodeShape,
+) -> _Plan:
     classifier: Any = model
     images = classifier.config.extractor.name != "none"
     if shape.transductive:
@@ -134,8 +141,7 @@ def _episodes(folder: Path, config: RunConfig, model: MetaModel[Any], split: str
     given = {name: value for name in ("way", "shot", "queries") if (value := getattr(shape, name)) is not None}
     if config.task in PUBLIC_CLASS_SETS:
         given = {"queries": QUERIES} | given
-    assert config.episodes is not None
-    episodes = replace(config.episodes, **given)
+    episodes = replace(episodes, **given)
     split = split or "test"
     facts = {
         "split": split,

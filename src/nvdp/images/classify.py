@@ -15,8 +15,6 @@ from nvdp.data.features import Extract, extractor_folder
 from nvdp.data.image_files import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
-from nvdp.models.base import Classifier
-from nvdp.models.config import ClassifierConfig
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.config import PretrainConfig
 from nvdp.training.pretrain import load_extractor
@@ -27,7 +25,7 @@ from nvdp.training.run_folder import CONFIG, load_any_run
 class PictureClassifier:
     """A trained few-shot classifier and how it takes pictures: their size, their channels, perhaps an extractor."""
 
-    model: Classifier
+    model: Any  # a `Classifier`
     size: int
     channels: int
     extract: Extract | None = None
@@ -37,11 +35,11 @@ class PictureClassifier:
     def load(cls, run: Path, invert: bool = False) -> "PictureClassifier":
         """The classifier of a run; one that was trained on features brings the extractor they came from."""
         config, model, _ = load_any_run(run)
-        if config.episodes is None or not isinstance(model, Classifier):
+        if config.episodes is None:
             raise InputError(f"{run} was trained on {config.task}; nvdp classify needs a few-shot classifier")
         if config.episodes.features is None:
-            assert isinstance(config.model, ClassifierConfig)
-            return cls(model, config.model.extractor.size, config.model.extractor.channels, None, invert)
+            extractor = model.config.extractor
+            return cls(model, extractor.size, extractor.channels, None, invert)
         folder = extractor_folder(config.episodes.features)
         if not folder.is_dir():
             raise InputError(f"{run} was trained on the features of {folder}, which is not there")

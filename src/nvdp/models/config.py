@@ -218,6 +218,11 @@ class NestedConfig:
         new = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
         return replace(self, **plain, **new)  # type: ignore[type-var]
 
+    @property
+    def normalises_tasks(self) -> bool:
+        """Whether a part is normalised over the tasks of a batch."""
+        return False
+
     def setting_names(self) -> list[str]:
         """All dotted names."""
         return list(self.flat())
@@ -262,6 +267,11 @@ class ModelConfig(NestedConfig):
         ):
             if value != plain and self.name != "nvdp":
                 raise InputError(f"model setting '{name}' is '{value}', which is for nvdp alone; got {self.name}")
+
+    @property
+    def normalises_tasks(self) -> bool:
+        """Whether a part is normalised over the tasks of a batch."""
+        return self.encoder.task_norm or self.rates.norm
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ class NVDP(RegressionModel):
         part = config.likelihood
         self.integrated = made is not None and part.integrate_last
         self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared=self.integrated)
-        beside = self.encoder.size if config.decoder.sees == "x,r" else 0
-        inputs = config.inputs.seen_x.width(config.x_dim) + (beside if made is None else made.size)
+        beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0
+        inputs = config.inputs.seen_x.width(config.x_dim) + beside
         sizes = [inputs, *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
         self.network = DropoutNetwork(sizes, config.decoder.activation, config.inputs.seen_x)
         self.rates = RateNetwork(

@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, ClassVar, Self, TypeVar, get_args, get_type_hints
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig
-from nvdp.data.registry import check_task
+from nvdp.data.registry import check_kind, check_task
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
@@ -61,7 +61,10 @@ class RunConfig:
                 raise InputError(f"setting '{name}' is {getattr(self, name)!r}; expected a group of settings")
         check_task(self.task)
         check_serves(self.model)
-        _check_episodes(self.task, isinstance(self.model, ClassifierConfig), self.episodes)
+        check_kind(self.task, self.model.kind)
+        if (expected := self.task in FEWSHOT_TASKS) != (self.episodes is not None):
+            words = ("no", "some") if expected else ("some", "none")
+            raise InputError(f"the task {self.task} is given {words[0]} settings of episodes; expected {words[1]}")
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
         if self.optimizer not in OPTIMIZERS:
@@ -69,8 +72,7 @@ class RunConfig:
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
         _check_training(self, "steps", "tasks_per_step", "log_every", "checkpoint_every")
-        normalised = isinstance(self.model, ModelConfig) and (self.model.encoder.task_norm or self.model.rates.norm)
-        if normalised and self.tasks_per_step < 2:
+        if self.model.normalises_tasks and self.tasks_per_step < 2:
             raise InputError(f"normalisation over tasks needs at least 2 tasks a step; got {self.tasks_per_step}")
         if self.warmup_steps < 0:
             raise InputError(f"setting 'warmup_steps' is {self.warmup_steps}; expected at least 0")
@@ -78,12 +80,11 @@ class RunConfig:
             raise InputError(f"setting 'gradient_clip' is {self.gradient_clip}; expected a positive number or null")
 
     def to_json(self) -> str:
-        """The text of config.json; the data settings are in it only if there are any."""
+        """The text of config.json; settings of data and of episodes are in it only if there are any."""
         values = dataclasses.asdict(self)
-        if self.data == NO_DATA:
-            del values["data"]
-        if self.episodes is None:
-            del values["episodes"]
+        for name, absent in (("data", NO_DATA), ("episodes", None)):
+            if getattr(self, name) == absent:
+                del values[name]
         return json.dumps(values, indent=2) + "\n"
 
     def choices(self) -> dict[str, Any]:
@@ -216,17 +217,6 @@ def _differing(record: Any) -> dict[str, Any]:
         if value != default:
             values[item.name] = _differing(value) if dataclasses.is_dataclass(value) else value
     return values
-
-
-def _check_episodes(task: str, classifies: bool, episodes: EpisodeConfig | None) -> None:
-    if task == "csv" and episodes is None:
-        return  # rows of a table have numbers or classes beside them
-    if (task in FEWSHOT_TASKS) != classifies:
-        kind = "classification" if task in FEWSHOT_TASKS else "regression"
-        raise InputError(f"the task {task} is one of {kind}; the model's settings are not")
-    if classifies == (episodes is None):
-        given, expected = ("no", "some") if classifies else ("some", "none")
-        raise InputError(f"the task {task} is given {given} settings of episodes; expected {expected}")
 
 
 def _check_kind(name: str, value: Any, hint: Any, origin: str) -> None:

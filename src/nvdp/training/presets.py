@@ -228,11 +228,10 @@ def preset_config(
     >>> config.model.extractor.name, config.tasks_per_step, config.learning_rate, config.objective
     ('conv5', 8, 0.00025, 'variational-prior')
     """
-    presets = FEWSHOT_PRESETS if task in FEWSHOT_TASKS else PRESETS
-    if preset not in presets:
-        raise unknown_name("preset", preset, presets)
     base: ModelConfig | ClassifierConfig
+    known: tuple[str, ...] = PRESETS
     if task in FEWSHOT_TASKS:
+        known = FEWSHOT_PRESETS
         if queries is None:  # features cost so little that they take 15 with any preset
             queries = 5 if preset in OWN and features is None else 15
         regime = "end-to-end" if features is None else "features"
@@ -245,6 +244,8 @@ def preset_config(
         base = ModelConfig(model, source.x_dim, source.y_dim).updated({"likelihood.variance": variance})
         if isinstance(source, ImageTasks) and model in ("nvdp-conv", "convcnp"):
             base = base.updated({"convolution.cells": source.source.size})  # one for every pixel
+    if preset not in known:
+        raise unknown_name("preset", preset, known)
     facts |= {"task": task, "model": model, "preset": preset}
     return _assembled(facts, base, architecture or {}, {"data": data} | changes)
 
