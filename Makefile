@@ -58,7 +58,7 @@ trust: install
 
 bench: install
 	for suite in step adapt fewshot growth; do \
-	  $(BIN)/nvdp bench --suite $$suite --json results/bench/$$suite.json --plot results/bench/$$suite.png; \
+	  $(BIN)/nvdp bench --suite $$suite --json results/bench/$$suite.json --plot results/bench/$$suite.png --force; \
 	done
 
 docs: install

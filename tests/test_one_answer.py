@@ -14,7 +14,7 @@ from command_line import nvdp as command
 
 import nvdp
 from nvdp.data.tables import Columns
-from nvdp.loading import Predictor, save_fit, start_fit
+from nvdp.loading import Predictor, save_fit
 from nvdp.models.registry import build_model
 from nvdp.store import TaskStore
 from nvdp.training.config import RunConfig
@@ -115,7 +115,6 @@ def folder(request, tmp_path, small_config):
     days, sizes = np.linspace(0, 720, 50)[:, None], 60 + 30 * np.sin(np.arange(50.0))[:, None]
     units = Units.of([days], [sizes])
     predictor = Predictor(build_model(config.model, 1).eval(), units, config, Columns("tree", ("day",), ("size",)))
-    start_fit(tmp_path / "model", config)
     save_fit(tmp_path / "model", predictor, 1, {})
     return tmp_path / "model"
 

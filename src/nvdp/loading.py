@@ -3,7 +3,6 @@
 A pretrained model, the folder of a run and a folder of ``nvdp fit`` are loaded alike, of regression or classification.
 """
 
-import contextlib
 import json
 import math
 import warnings
@@ -22,9 +21,9 @@ from nvdp.data.tables import Columns
 from nvdp.errors import InputError, NameNote, check_format, unknown_name
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyModel, build_model
-from nvdp.system import write_text
+from nvdp.system import new_folder, write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model, start_run
+from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
 from nvdp.units import PosteriorInUnits, Units
 
 FIT, FIT_VERSION, SCORES = "fit.json", 2, "scores.json"
@@ -177,26 +176,24 @@ def pretrained_card(name: str) -> dict[str, Any]:
     return {"name": name, **card_of(folder), "bytes": (folder / WEIGHTS).stat().st_size}
 
 
-def start_fit(folder: Path, config: RunConfig) -> None:
-    """Make the folder of a fit, before any time is spent on training."""
-    start_run(folder, config, resume=False)
-
-
-def abandon_fit(folder: Path) -> None:
-    """Leave nothing of a fit that was stopped, so that the same command can be given again."""
-    (folder / CONFIG).unlink(missing_ok=True)
-    with contextlib.suppress(OSError):  # something else has come into it meanwhile
-        folder.rmdir()
-
-
 def save_fit(folder: Path, predictor: Predictor, steps: int, report: dict[str, Any]) -> None:
-    """Write a fitted model, and the configuration that was chosen, into the folder that `start_fit` made."""
+    """Write a fitted model and the configuration that was chosen into a new or empty folder.
+
+    The folder appears complete or not at all, and only if what was written can be loaded.
+    """
+    with new_folder(folder) as place:
+        write_fit(place, predictor, steps, report)
+
+
+def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, Any]) -> None:
+    """Write a fitted model into a folder that `nvdp.system.new_folder` made, and load it once."""
     assert predictor.config is not None
-    write_text(folder / CONFIG, predictor.config.to_json())
-    save_model(folder, predictor.model, steps)
+    write_text(place / CONFIG, predictor.config.to_json())
+    save_model(place, predictor.model, steps)
     columns = None if predictor.columns is None else asdict(predictor.columns)
     about = {"version": FIT_VERSION, "units": predictor.units.to_dict(), "columns": columns, "report": report}
-    write_text(folder / FIT, json.dumps(about, indent=1) + "\n")
+    write_text(place / FIT, json.dumps(about, indent=1) + "\n")
+    load(place)
 
 
 def _read_fit(folder: Path) -> dict[str, Any] | None:

@@ -3,9 +3,12 @@
 import ctypes
 import os
 import platform
+import shutil
+import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -33,6 +36,88 @@ def write_whole(path: Path, write: Callable[[Path], None]) -> None:
     finally:
         with suppress(OSError):  # after the rename there is nothing left to remove
             beside.unlink()
+
+
+def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path] = (), force: bool = False) -> None:
+    """Refuse to write over an input, and over any other file that exists unless `force` is given.
+
+    Args:
+        outputs: The files that a command is about to write.
+        inputs: The files that it reads; these are never written over.
+        force: Whether existing files may be replaced.
+
+    >>> check_outputs([Path(__file__)])
+    Traceback (most recent call last):
+    nvdp.errors.InputError: .../system.py exists; add --force to replace it, or choose another name
+    """
+    read = [path for path in inputs if path.exists()]
+    for path in outputs:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; expected the name of a file to write")
+        if path.exists() and any(path.samefile(each) for each in read):
+            raise InputError(f"{path} is an input of this command and is not overwritten; choose another name")
+        if path.exists() and not force:
+            raise InputError(f"{path} exists; add --force to replace it, or choose another name")
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder that appears complete or not at all: yields one beside it, which takes its name at the end.
+
+    Whatever goes wrong, nothing is left; after a kill, a folder that the next call removes. `folder` must be new or
+    empty.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; --out needs a folder")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} already holds a run, a fitted model or other files; choose another --out")
+    place = folder.absolute()
+    for left in place.parent.glob(f".{place.name}.*.part"):
+        if left.is_dir():
+            if _is_alive(left.name.split(".")[-2]):
+                raise InputError(f"{folder} is being written by another process")
+            shutil.rmtree(left, ignore_errors=True)
+    beside = place.with_name(f".{place.name}.{os.getpid()}.part")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        beside.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot make {folder}: {error.strerror}") from None
+    try:
+        yield beside
+        try:
+            beside.rename(place)
+        except OSError as error:
+            raise InputError(f"cannot write {folder}: {error.strerror}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _is_alive(process: str) -> bool:
+    try:
+        os.kill(int(process), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:  # of another user
+        return True
+    return int(process) != os.getpid()
+
+
+@contextmanager
+def terminated_as_exit() -> Iterator[None]:
+    """While active, SIGTERM ends the process as Ctrl-C does: what is half done is removed first."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def unfinished(folder: Path) -> list[Path]:

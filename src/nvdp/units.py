@@ -178,7 +178,11 @@ def _unchanged(centre: Numbers, spread: Numbers) -> bool:
 
 
 def _moments(values: Float[np.ndarray, "_ column"]) -> tuple[Numbers, Numbers]:
-    centre, spread = values.mean(0), values.std(0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        centre, spread = values.mean(0), values.std(0)
+    if not np.isfinite(spread).all():
+        largest = np.abs(values).max()
+        raise InputError(f"the largest value is {largest:g}; standardising needs values whose squares are finite")
     tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)  # a constant column, up to rounding
     return _numbers(centre), _numbers(np.where(tiny, 1.0, spread))
 

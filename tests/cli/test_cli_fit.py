@@ -48,7 +48,9 @@ def test_a_fit_leaves_a_model_its_scores_beside_two_rivals_and_a_figure(model):
     report = json.loads((model / "fit.json").read_text())["report"]
     assert list(report["scores"]) == ["nvdp", "GP on the context alone", "mean curve of all tasks"]
     assert report["recipe"] in report["tried"]
-    assert report["tasks"]["training"] + report["tasks"]["ending"] + report["tasks"]["scored"] == 12
+    tasks = report["tasks"]
+    assert tasks["training"] + tasks["ending"] + tasks["held_out"] == 12
+    assert tasks["scored"] == tasks["held_out"]
     assert all(np.isfinite(list(row.values())).all() for row in report["scores"].values())
 
 
@@ -64,6 +66,49 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
     assert outcome.returncode == code
     assert "stopped; nothing was fitted" in outcome.stderr
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("place", ["nvdp.tables.fit.score_cases", "nvdp.loading.save_model", "nvdp.loading.write_text"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path, monkeypatch, place, number):
+    growth().to_csv(tmp_path / "table.csv", index=False)
+    monkeypatch.setattr(place, lambda *given: os.kill(os.getpid(), number))
+    outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
+    assert outcome.returncode == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_killed_fit_leaves_no_model_and_is_in_nobodys_way(tmp_path):
+    (tmp_path / ".model.99999999.part").mkdir()  # of a process that is no more
+    (tmp_path / ".model.99999999.part" / "config.json").write_text("{}")
+    assert fitted(growth(), tmp_path).exit_code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"table.csv", "model"}
+    (tmp_path / ".other.1.part").mkdir()  # of one that is at work
+    busy = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "other", *FEW)
+    assert "is being written by another process" in str(busy.exception)
+
+
+def test_a_fit_tells_which_tasks_it_left_out_and_how_many_it_scored(tmp_path, monkeypatch):
+    monkeypatch.setattr("nvdp.tables.rivals.SCORED_CASES", 2)
+    monkeypatch.setattr("nvdp.tables.fit.SCORED_CASES", 2)
+    monkeypatch.setattr("nvdp.tables.fit.MOST_ROWS", 8)
+    short = pd.DataFrame({"tree": ["p", "q", "r"], "day": [1.0, 2.0, 3.0], "size": [1.0, 2.0, 3.0]})
+    result = fitted(pd.concat([growth(20), growth(1, rows=9).assign(tree="long"), short]), tmp_path)
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert "left out 3 tasks with fewer than 2 whole rows" in result.output
+    assert "of 1 tasks with more than 8 rows a random 8 were kept" in result.output
+    assert "2 of 4 held-out tasks" in " ".join(result.output.split())
+
+
+def test_progress_is_in_per_cent_with_the_name_of_the_recipe_and_in_the_users_units(tmp_path):
+    table = growth()
+    table.assign(size=1000 * table["size"]).to_csv(tmp_path / "table.csv", index=False)
+    shown = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", "--steps", "30").stderr
+    lines = [line for line in shown.splitlines() if "LL of held-out tasks" in line]
+    assert any(line.startswith("nvdp, jittered (1 of 3), ") for line in lines)
+    assert any(line.startswith("nvdp, moved, narrow (3 of 3), 100%") for line in lines)
+    assert all(float(line.rpartition(" ")[2]) < -8 for line in lines)  # sizes spread over more than 10,000
+    assert "step" not in "".join(lines)
 
 
 def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
@@ -93,14 +138,22 @@ def test_parquet_is_read_as_csv_is(model, tmp_path):
     outs = []
     for name in ("new.csv", "new.parquet"):
         result = run(
-            "predict", model, "--context", tmp_path / name, "--at", tmp_path / name, "--out", tmp_path / "p.csv"
+            "predict",
+            model,
+            "--context",
+            tmp_path / name,
+            "--at",
+            tmp_path / name,
+            "--out",
+            tmp_path / "p.csv",
+            "--force",
         )
         assert result.exit_code == 0, result.output + repr(result.exception)
         outs.append((tmp_path / "p.csv").read_text())
     ours, theirs = (pd.read_csv(io.StringIO(text)) for text in outs)
     np.testing.assert_allclose(ours["mean"], theirs["mean"], rtol=1e-5)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1 and nothing more")
-    broken = run("predict", model, "--context", tmp_path / "broken.parquet", "--out", tmp_path / "p.csv")
+    broken = run("predict", model, "--context", tmp_path / "broken.parquet", "--out", tmp_path / "q.csv")
     assert isinstance(broken.exception, InputError)
     assert "\n" not in str(broken.exception)
 
@@ -126,9 +179,53 @@ def test_a_grid_is_made_for_each_task_and_a_file_without_tasks_is_one(model, tmp
     new.to_csv(tmp_path / "two.csv", index=False)
     new[new["tree"] == 0].drop(columns="tree").to_csv(tmp_path / "one.csv", index=False)
     for name, tasks in (("two.csv", 2), ("one.csv", 1)):
-        result = run("predict", model, "--context", tmp_path / name, "--at", "auto", "--out", tmp_path / "p.csv")
+        out = tmp_path / f"{tasks}.out"
+        result = run("predict", model, "--context", tmp_path / name, "--at", "auto", "--out", out)
         assert result.exit_code == 0, result.output + repr(result.exception)
-        assert len(pd.read_csv(tmp_path / "p.csv")) == 200 * tasks
+        assert len(pd.read_csv(out)) == 200 * tasks
+
+
+def test_nothing_that_exists_is_overwritten_and_inputs_never_are(model, tmp_path):
+    new, out, figure = tmp_path / "new.csv", tmp_path / "out.csv", tmp_path / "p.png"
+    growth(2, seed=1).to_csv(new, index=False)
+    before = new.read_text()
+    (tmp_path / "link.csv").symlink_to(new)
+    for at, taken in ((new, new), ("auto", new), (new, tmp_path / "link.csv")):
+        result = run("predict", model, "--context", new, "--at", at, "--out", taken, "--force")
+        assert "is an input of this command" in str(result.exception)
+    assert new.read_text() == before
+    for kept, more in ((out, []), (figure.with_suffix(".pdf"), ["--plot", figure])):
+        kept.write_text("mine")
+        result = run("predict", model, "--context", new, "--out", out, *more)
+        assert f"{kept} exists; add --force" in str(result.exception)
+        assert kept.read_text() == "mine"
+        assert run("predict", model, "--context", new, "--out", out, *more, "--force").exit_code == 0
+        assert kept.read_bytes() != b"mine"
+        out.unlink()
+
+
+def test_columns_with_the_names_of_predictions_are_kept(tmp_path):
+    names = ["--task", "std", "--x", "mean", "--y", "size"]
+    table = growth().rename(columns={"tree": "std", "day": "mean"})
+    table.to_csv(tmp_path / "table.csv", index=False)
+    assert run("fit", tmp_path / "table.csv", *names, "--out", tmp_path / "model", *FEW).exit_code == 0
+    new = tmp_path / "table.csv"
+    result = run("predict", tmp_path / "model", "--context", new, "--at", new, "--out", tmp_path / "p.csv")
+    assert "has a column 'mean' already" in result.output
+    written = pd.read_csv(tmp_path / "p.csv")
+    pd.testing.assert_frame_equal(written[["std", "mean", "size"]], table)
+    assert list(written)[3:] == [f"predicted_{name}" for name in ("mean", "std", "q05", "q50", "q95")]
+
+
+def test_a_prediction_in_parts_is_that_of_all_rows_together(model, tmp_path, monkeypatch):
+    new = tmp_path / "new.csv"
+    growth(2, rows=9, seed=1).to_csv(new, index=False)
+    texts = []
+    for rows in (4, 8_192):
+        monkeypatch.setattr("nvdp.cli.tables.ROWS_AT_ONCE", rows)
+        assert run("predict", model, "--context", new, "--at", new, "--out", tmp_path / f"{rows}.csv").exit_code == 0
+        texts.append(pd.read_csv(tmp_path / f"{rows}.csv"))
+    pd.testing.assert_frame_equal(*texts, rtol=1e-5)
 
 
 def changed(**columns):
@@ -144,8 +241,9 @@ def changed(**columns):
         (growth(12, rows=1), "12 tasks, 0 of them with at least 2"),
         (changed(size=np.inf), "holds inf in line 2"),
         (growth(0), "0 rows"),
+        (changed(size=[1e200] + [1.0] * 71), "the largest value is 1e+200"),
     ],
-    ids=["column", "text", "one task", "one row", "infinite", "empty"],
+    ids=["column", "text", "one task", "one row", "infinite", "empty", "huge"],
 )
 def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
     result = fitted(frame, tmp_path)
@@ -183,6 +281,6 @@ def test_two_hundred_thousand_rows_are_no_trouble(tmp_path):
 def test_a_folder_in_use_and_one_that_was_not_fitted_are_one_line(model, tmp_path):
     growth().to_csv(tmp_path / "table.csv", index=False)
     again = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", model, *FEW)
-    assert "already holds a run" in str(again.exception)
+    assert "already holds a run, a fitted model or other files; choose another --out" in str(again.exception)
     other = run("predict", "gp", "--context", tmp_path / "table.csv", "--out", tmp_path / "p.csv")
     assert "was not fitted to a table" in str(other.exception)

@@ -11,7 +11,7 @@ from command_line import nvdp
 
 from nvdp.cli.runs import _settings
 from nvdp.data.tables import Columns
-from nvdp.loading import Predictor, save_fit, start_fit
+from nvdp.loading import Predictor, save_fit
 from nvdp.models import config as model_config
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
@@ -162,7 +162,6 @@ def test_a_pretrained_name_is_told_with_its_scores():
 def test_a_fitted_model_is_told_with_its_scores_and_may_have_ended_early(tmp_path, model):
     config = replace(CONFIG, task="csv")
     fitted = Predictor(model, Units.identity(1, 1), config, Columns("tree", ("day",), ("size",)))
-    start_fit(tmp_path / "trees", config)
     save_fit(tmp_path / "trees", fitted, 30, {"steps": 30, "scores": {"cnp": {"LL": 0.5, "RMSE": 0.25}}})
     assert state(tmp_path / "trees") == ("finished", 30)
     assert "cnp: LL 0.5, RMSE 0.25" in nvdp("info", tmp_path / "trees").stdout

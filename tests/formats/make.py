@@ -14,7 +14,7 @@ import torch
 
 import nvdp
 from nvdp.data.tables import Columns
-from nvdp.loading import Predictor, save_fit, start_fit
+from nvdp.loading import Predictor, save_fit
 from nvdp.models.registry import build_model
 from nvdp.store import TaskStore
 from nvdp.training.config import RunConfig
@@ -72,7 +72,6 @@ def main() -> None:
     fit = RunConfig(task="csv", model=run.model)
     units = Units.of([np.linspace(0, 720, 9)[:, None]], [np.linspace(10, 110, 9)[:, None]])
     predictor = Predictor(model_of(fit), units, fit, Columns("tree", ("day",), ("size",)))
-    start_fit(folder / "fit", fit)
     save_fit(folder / "fit", predictor, 7, {"steps": 7, "scores": {}})
     with TaskStore(folder / "tasks.db", nvdp.load(folder / "fit")) as tasks:
         tasks.observe("oak", DAYS, SIZES)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nvdp.data.tables import Columns
-from nvdp.loading import Predictor, start_fit
+from nvdp.loading import Predictor
 from nvdp.loading import save_fit as write_fit
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
@@ -48,7 +48,6 @@ def save_fit(folder):
     """What `nvdp fit` leaves of a table with tree, day and size: days up to 720, sizes about 60."""
     config = RunConfig(task="csv", model=ModelConfig("nvdp").updated(SMALL))
     day, size = np.linspace(0, 720, 9)[:, None], np.linspace(10, 110, 9)[:, None]
-    start_fit(folder, config)
     fitted = Predictor(untrained(config), Units.of([day], [size]), config, Columns("tree", ("day",), ("size",)))
     write_fit(folder, fitted, 1, {})
     return folder

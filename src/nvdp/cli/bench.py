@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 from nvdp.cli import app
-from nvdp.cli.options import PAPER
+from nvdp.cli.options import PAPER, Force
 
 
 @app.command(rich_help_panel=PAPER)
@@ -22,6 +22,7 @@ def bench(
     seconds: Annotated[
         float | None, typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 180, quick 15", min=1)
     ] = None,
+    force: Force = False,
 ) -> None:
     """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
 
@@ -36,8 +37,10 @@ def bench(
     from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
     from nvdp.bench.report import table
-    from nvdp.system import write_text
+    from nvdp.plots import figure_paths
+    from nvdp.system import check_outputs, write_text
 
+    check_outputs([*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])], force=force)
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
     result = run_suite(suite, Settings(quick, run, seconds), threads)

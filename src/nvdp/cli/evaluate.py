@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import TRAINING, AsJson, DataDir, Device, Run
+from nvdp.cli.options import TRAINING, AsJson, DataDir, Device, Force, Run
 from nvdp.errors import InputError
 
 
@@ -108,6 +108,7 @@ def plot(
     run: Run,
     out: Annotated[Path, typer.Option(help="The PNG to write; a PDF goes beside it.")] = Path("functions.png"),
     seed: Annotated[int, typer.Option(help="Which three functions.")] = 0,
+    force: Force = False,
 ) -> None:
     """Draw what a model of GP functions predicts for three new functions, beside the exact GP.
 
@@ -117,9 +118,11 @@ def plot(
     """
     from dataclasses import replace as changed
 
-    from nvdp.plots import figure_functions, five_point_task, gp_function_panel, oracle_panel
+    from nvdp.plots import figure_functions, figure_paths, five_point_task, gp_function_panel, oracle_panel
+    from nvdp.system import check_outputs
     from nvdp.training.run_folder import load_run
 
+    check_outputs(figure_paths(out), force=force)
     config, model, _ = load_run(run)
     if config.task != "gp":
         raise InputError(f"{run} was trained on {config.task}; nvdp plot draws models of gp functions")

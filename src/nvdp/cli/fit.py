@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import OWN_DATA
+from nvdp.cli.options import OWN_DATA, Force
 from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
 from nvdp.errors import InputError
 
@@ -39,6 +39,7 @@ def fit(
     seed: Annotated[int, typer.Option(help="Seed of held-out tasks, weights and noise.")] = 0,
     model: Annotated[str, typer.Option(help="A regression model from `nvdp models`.")] = "nvdp",
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
+    device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps … or auto.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Fit a model to a table of many short series (patients, machines, trees …).
@@ -50,14 +51,14 @@ def fit(
     """
     from nvdp.data.tables import Columns
     from nvdp.system import use_threads
-    from nvdp.tables.fit import HowToFit, fit_table
+    from nvdp.tables.fit import MOST_ROWS, HowToFit, fit_table
 
     use_threads()
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
     columns = Columns(task, column_names(x), column_names(y))
     try:
-        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet), folds)
+        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device), folds)
     except (KeyboardInterrupt, SystemExit):
         say(f"stopped; nothing was fitted, and nothing is left in {out}")
         raise
@@ -69,19 +70,26 @@ def fit(
     for name in report["constant_outputs"]:
         say(f"column '{name}' is constant; there is nothing to learn about it")
     tasks = report["tasks"]
+    if tasks["too_short"]:
+        say(f"left out {tasks['too_short']} tasks with fewer than 2 whole rows")
+    if tasks["thinned"]:
+        say(f"of {tasks['thinned']} tasks with more than {MOST_ROWS:,} rows a random {MOST_ROWS:,} were kept")
     if tasks["too_few_for_both"]:
-        say(f"so few tasks: the {tasks['scored']} held-out ones also ended the training, so their scores flatter")
+        say(f"so few tasks: the {tasks['held_out']} held-out ones also ended the training, so their scores flatter")
     way = f", by {folds}-fold cross-validation" if folds else ""
-    table = Table(title=f"{tasks['scored']} held-out tasks, each from 3 to 10 of its points{way}")
+    of_all = "" if tasks["scored"] == tasks["held_out"] else f" of {tasks['held_out']}"
+    table = Table(title=f"{tasks['scored']}{of_all} held-out tasks, each from 3 to 10 of its points{way}")
     for column in ("", "LL", "RMSE", "in 90 % interval"):
         table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, row in report["scores"].items():
         table.add_row(name, f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}")
-    Console(width=100).print(table)
+    Console().print(table)
     typer.echo(
         f"{model}: {report['steps']} steps on {tasks['training']} tasks ({report['recipe']}) in "
         f"{report['seconds']:.0f} s, best at step {report['best_step']}; saved in {out}"
     )
+    if report["still_improving"]:
+        say("held-out tasks were still predicted better and better at the end: more --minutes or --steps should help")
     if len(columns.x) == 1:
         from nvdp.plots.tables import figure_tables
 
@@ -100,22 +108,28 @@ def predict(
         Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
+    force: Force = False,
 ) -> None:
     """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
 
-    Files without the task column are of one task.
+    Files without the task column are of one task. Files that exist are replaced with --force only, inputs never.
 
     Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
     """
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.loading import load
-    from nvdp.system import use_threads
+    from nvdp.plots import figure_paths
+    from nvdp.system import check_outputs, use_threads
 
     use_threads()
+    drawn = [] if plot is None else figure_paths(plot)
+    check_outputs([out, *drawn], [context, Path(at)], force)
     predictor = load(folder)
     columns = predictor.columns
     if columns is None:
         raise InputError(f"{folder} was not fitted to a table, so its columns have no names; `nvdp fit` makes such")
+    if plot is not None and len(columns.x) > 1:
+        raise InputError(f"--plot draws functions of one input; this model has {len(columns.x)}")
     given = read_frame(context)
     task = columns.task if columns.task in given.columns else None
     known = split_tasks(given, Columns(task, columns.x, columns.y), str(context))
@@ -132,15 +146,13 @@ def predict(
         say(f"{outside} rows lie outside the inputs of training; nothing was learned about functions there")
     parts = []
     for each in queries.tasks:
-        prediction = _posterior(predictor, contexts.get(each.name)).predict(each.x, samples)
-        parts.append(predicted_rows(each.rows, prediction, columns.y))
+        posterior = _posterior(predictor, contexts.get(each.name))
+        parts.append(predicted_rows(posterior, each, samples, columns.y))
     write_predictions(frame, parts, out)
     typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(parts)} tasks")
     if plot is not None:
         from nvdp.plots.tables import figure_tables
 
-        if len(columns.x) > 1:
-            raise InputError(f"--plot draws functions of one input; this model has {len(columns.x)}")
         panels = [_panel(predictor, each.name, each, np.empty((0, 2))) for each in known.tasks[:DRAWN]]
         for path in figure_tables(panels, plot, columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")

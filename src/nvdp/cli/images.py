@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import PICTURES, AsJson, find
+from nvdp.cli.options import PICTURES, AsJson, Force, find
 from nvdp.errors import InputError
 
 SHOWN_CLASSES = 8  # columns of the table of probabilities
@@ -30,6 +30,10 @@ def complete(
     plain: Annotated[bool, typer.Option("--plain", help="Write the completed picture alone.")] = False,
     samples: Annotated[int, typer.Option(help="Sampled pictures behind mean and deviation.", min=2)] = 16,
     seed: Annotated[int, typer.Option(help="Which pixels are kept, and which samples are drawn.")] = 0,
+    invert: Annotated[
+        bool, typer.Option("--invert", help="Swap dark and light: mnist and omniglot are white ink on black.")
+    ] = False,
+    force: Force = False,
 ) -> None:
     """Complete a picture from some of its pixels.
 
@@ -37,29 +41,31 @@ def complete(
 
     Example: nvdp complete mnist seven.png --keep 0.1 --out done.png
     """
-    from nvdp.data.image_files import open_picture, picture_array, picture_channels, write_picture
+    from nvdp.data.image_files import looks_grey, open_picture, picture_array, picture_channels, write_picture
     from nvdp.data.registry import IMAGE_TASKS, image_size
     from nvdp.images.completion import check_picture, psnr, random_shown
     from nvdp.images.completion import complete as complete_picture
-    from nvdp.system import use_threads
+    from nvdp.plots import completion_grid, figure_paths, figure_pictures
+    from nvdp.system import check_outputs, use_threads
     from nvdp.training.run_folder import load_run
 
     use_threads()
+    check_outputs([out] if plain else figure_paths(out), [picture], force)
     config, model, _ = load_run(run)
     if config.task not in IMAGE_TASKS:
         raise InputError(f"{run} was trained on {config.task}; nvdp complete needs one of {', '.join(IMAGE_TASKS)}")
     size = image_size(config.task, config.data)
     opened = open_picture(picture, str(picture))
     channels = picture_channels(opened) if config.data.channels is None else config.data.channels
+    channels = 1 if model.config.y_dim == 1 and looks_grey(opened) else channels
     check_picture(model, channels, str(picture))
     pixels = picture_array(opened, size, channels)
+    pixels = 255 - pixels if invert else pixels
     done = complete_picture(model, pixels, random_shown(size, keep, seed), samples, seed)
     if plain:
         write_picture(out, done.completed)
         written = [out]
     else:
-        from nvdp.plots import completion_grid, figure_pictures
-
         written = figure_pictures([completion_grid(done, f"{picture.name}, {done.is_shown.sum()} pixels kept")], out)
     for path in written:
         typer.echo(f"drew {path}")

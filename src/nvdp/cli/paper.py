@@ -6,7 +6,9 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import PAPER, DataDir, Device
+from nvdp.cli.options import PAPER, DataDir, Device, Force
+
+GENERATED = "`nvdp report`"  # near the top of every page that it writes
 
 
 @app.command(rich_help_panel=PAPER)
@@ -81,8 +83,11 @@ def report(
     out: Annotated[Path, typer.Option(help="The Markdown page to write; figures go beside it.")],
     budget: Annotated[str, typer.Option(help="Which budget's results.")] = "cpu",
     readme: Annotated[Path | None, typer.Option(help="Also update the results table of this README.")] = None,
+    force: Force = False,
 ) -> None:
     """Write the results page and the page about speed, with their figures, from the result files alone.
+
+    A page that this command has written is replaced; any other file needs --force.
 
     Example: nvdp report results/ --out docs/results.md
     """
@@ -90,8 +95,12 @@ def report(
     from nvdp.experiments.report import readme_block, results_page, with_block
     from nvdp.experiments.reproduce import EXPERIMENTS
     from nvdp.experiments.results import read_figure
-    from nvdp.system import write_text
+    from nvdp.system import check_outputs, write_text
 
+    written = [
+        path for path in (out, out.with_name("speed.md")) if path.exists() and GENERATED in path.read_text()[:400]
+    ]
+    check_outputs([path for path in (out, out.with_name("speed.md")) if path not in written], force=force)
     page = results_page(results, budget)
     out.parent.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS.values():

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import OWN_DATA
+from nvdp.cli.options import OWN_DATA, Force
 from nvdp.errors import InputError
 
 store = typer.Typer(help="Keep the states of many small tasks in one file.", no_args_is_help=True)
@@ -53,6 +53,7 @@ def predict(
     x: Inputs,
     out: Annotated[Path, typer.Option(help="The CSV to write: the rows of AT with mean, std, q05, q50 and q95.")],
     samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
+    force: Force = False,
 ) -> None:
     """Predict at the rows of a table, each from what the store knows of its task.
 
@@ -62,7 +63,9 @@ def predict(
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.loading import load
     from nvdp.store import TaskStore
+    from nvdp.system import check_outputs
 
+    check_outputs([out], [at, file], force)
     predictor = load(model)
     if not file.exists():
         raise InputError(f"{file} does not exist; `nvdp store observe` makes it")
@@ -71,7 +74,7 @@ def predict(
     say(queries.note)
     with TaskStore(file, predictor) as tasks:
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
-        parts = [predicted_rows(each.rows, tasks.predict(each.name, each.x, samples)) for each in queries.tasks]
+        parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
     if unknown:
         say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")
     write_predictions(frame, parts, out)

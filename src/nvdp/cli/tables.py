@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
@@ -12,9 +12,10 @@ from nvdp.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nvdp.posteriors.prediction import Prediction
+    from nvdp.data.tables import TableTask
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
+ROWS_AT_ONCE = 8_192
 
 
 def column_names(text: str) -> tuple[str, ...]:
@@ -35,30 +36,51 @@ def say(note: str | None) -> None:
         typer.echo(f"note: {note}", err=True)
 
 
-def predicted_rows(rows: np.ndarray, prediction: "Prediction", outputs: Sequence[str] = ()) -> "pd.DataFrame":
-    """Mean, standard deviation and quantiles of one task, under the places of its rows.
+def predicted_rows(posterior: Any, task: "TableTask", samples: int, outputs: Sequence[str] = ()) -> "pd.DataFrame":
+    """Mean, standard deviation and quantiles at the rows of one task, under the places of these rows.
 
-    With several outputs each column begins with its output's name.
+    With several outputs each column begins with its output's name. Rows are predicted in parts, so that memory is
+    bounded.
     """
     import pandas as pd
 
-    numbers = {"mean": prediction.mean, "std": prediction.std}
-    numbers |= {name: prediction.quantile(level) for name, level in QUANTILES.items()}
-    width = prediction.mean.shape[-1]
-    names = list(outputs) if len(outputs) == width else [f"y{index + 1}" for index in range(width)]
-    prefix = [""] if width == 1 else [f"{name}_" for name in names]
-    columns = {prefix[i] + kind: values[:, i].numpy() for i in range(width) for kind, values in numbers.items()}
-    return pd.DataFrame(columns, index=rows)
+    parts = []
+    for start in range(0, len(task.x), ROWS_AT_ONCE):
+        prediction = posterior.predict(task.x[start : start + ROWS_AT_ONCE], samples)
+        numbers = {"mean": prediction.mean, "std": prediction.std}
+        numbers |= {name: prediction.quantile(level) for name, level in QUANTILES.items()}
+        width = prediction.mean.shape[-1]
+        names = list(outputs) if len(outputs) == width else [f"y{index + 1}" for index in range(width)]
+        prefix = [""] if width == 1 else [f"{name}_" for name in names]
+        columns = {prefix[i] + kind: values[:, i].numpy() for i in range(width) for kind, values in numbers.items()}
+        parts.append(pd.DataFrame(columns, index=task.rows[start : start + ROWS_AT_ONCE]))
+    rows = pd.concat(parts)
+    if not np.isfinite(rows.to_numpy()).all():
+        raise InputError(
+            f"the prediction of task '{task.name}' is not finite; its context or its inputs are too far from the data "
+            "of training"
+        )
+    return rows
 
 
 def write_predictions(frame: "pd.DataFrame", parts: Sequence["pd.DataFrame"], out: Path) -> None:
-    """Write a table's rows with their predictions; a row without one keeps empty cells."""
+    """Write a table's rows with their predictions; a row that was left out keeps empty cells.
+
+    Columns of the table that have the name of a prediction keep it; the predictions are then named predicted_mean and
+    so on.
+    """
     import pandas as pd
 
     from nvdp.system import write_text
 
     predicted = pd.concat(list(parts)).reindex(range(len(frame)))
-    kept = frame.reset_index(drop=True).drop(columns=[name for name in predicted if name in frame.columns])
+    taken = {str(name) for name in frame.columns}
+    first = next((name for name in predicted.columns if name in taken), None)
+    while any(name in taken for name in predicted.columns):
+        predicted = predicted.add_prefix("predicted_")
+    if first is not None:
+        say(f"the table has a column '{first}' already; predictions are in {', '.join(predicted.columns)}")
     if out.parent != Path():
         out.parent.mkdir(parents=True, exist_ok=True)
+    kept = frame.reset_index(drop=True)
     write_text(out, pd.concat([kept, predicted], axis=1).to_csv(index=False, float_format="%.9g"))

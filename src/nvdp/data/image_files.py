@@ -122,6 +122,14 @@ def picture_channels(picture: "Image.Image") -> int:
     return 1 if picture.mode in ("1", "L", "La", "LA", "F") or picture.mode.startswith("I") else 3
 
 
+def looks_grey(picture: "Image.Image") -> bool:
+    """Whether a picture is grey, also if it is saved in colour: its three channels are the same."""
+    if picture_channels(picture) == 1:
+        return True
+    channels = np.asarray(picture.convert("RGB"))
+    return bool((channels == channels[..., :1]).all())
+
+
 def picture_array(picture: "Image.Image", size: int, channels: int) -> UInt8[np.ndarray, "row column channel"]:
     """The largest central square of a picture at size × size, grey or in colour."""
     from PIL import Image, ImageOps

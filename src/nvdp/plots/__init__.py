@@ -7,6 +7,7 @@ from nvdp.plots.curves import figure_training
 from nvdp.plots.functions import FunctionPanel, RatesPanel, SharedWeightsPanel, figure_functions, figure_rates
 from nvdp.plots.images import PictureGrid, PictureRow, completion_grid, context_grid, figure_pictures
 from nvdp.plots.panels import five_point_task, gp_function_panel, oracle_panel, rates_panel, shared_weights_panel
+from nvdp.plots.style import figure_paths
 from nvdp.plots.tables import TablePanel, figure_tables
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "completion_grid",
     "context_grid",
     "figure_functions",
+    "figure_paths",
     "figure_pictures",
     "figure_rates",
     "figure_tables",

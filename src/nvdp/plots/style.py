@@ -51,6 +51,18 @@ def tidy(axes: "matplotlib.axes.Axes") -> None:
         spine.set_linewidth(0.6)
 
 
+def figure_paths(path: Path | str) -> list[Path]:
+    """The files that `save_figure` writes: a PNG gets a PDF of the same name.
+
+    >>> [each.name for each in figure_paths("a.png")]
+    ['a.png', 'a.pdf']
+    """
+    path = Path(path)
+    if path.suffix not in FORMATS:
+        raise InputError(f"cannot draw {path}: its suffix is '{path.suffix}'; expected one of {', '.join(FORMATS)}")
+    return [path, path.with_suffix(".pdf")] if path.suffix == ".png" else [path]
+
+
 def save_figure(figure: "matplotlib.figure.Figure", path: Path | str) -> list[Path]:
     """Write a figure. The same figure always gives the same bytes.
 
@@ -61,14 +73,11 @@ def save_figure(figure: "matplotlib.figure.Figure", path: Path | str) -> list[Pa
     Returns:
         The files written.
     """
-    path = Path(path)
-    if path.suffix not in FORMATS:
-        raise InputError(f"cannot draw {path}: its suffix is '{path.suffix}'; expected one of {', '.join(FORMATS)}")
-    paths = [path, path.with_suffix(".pdf")] if path.suffix == ".png" else [path]
+    paths = figure_paths(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        paths[0].parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make {path.parent}: {error.strerror}") from None
+        raise InputError(f"cannot make {paths[0].parent}: {error.strerror}") from None
     for each in paths:
         kind = each.suffix[1:]
         dated = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}[kind]

@@ -23,7 +23,7 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
     ``model`` is nvdp, cnp, versa, protonet or matching. Tasks may differ in their classes, in how many there are and
     in their sizes; so may the new task.
     A prediction is that of the posterior itself, which needs no sampling (`samples` is 0), or an average over that many
-    sampled classifiers.
+    sampled classifiers. With `verbose` `meta_fit` shows a progress bar; `device` is where it trains.
 
     >>> random = np.random.default_rng(0)
     >>> def task(label):
@@ -44,12 +44,16 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         max_minutes: float | None = None,
         samples: int = 0,
         random_state: int = 0,
+        verbose: int = 0,
+        device: str = "cpu",
     ) -> None:
         self.model = model
         self.steps = steps
         self.max_minutes = max_minutes
         self.samples = samples
         self.random_state = random_state
+        self.verbose = verbose
+        self.device = device
 
     def meta_fit(
         self, tasks: Any, task: str | None = None, x: str | Iterable[str] | None = None, y: str | None = None
@@ -65,7 +69,8 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         training, held_out = (standardised_classes(part, units) for part in split_held_out(pairs, seed))
         config = class_config(self.model, training.x_dim, training.y_dim, self.steps, seed)
         way = Candidate("as they are", config, training)
-        return self._take(fit_best([way], held_out_score(held_out.scored_batches(seed)), self._seconds()), units)
+        score = held_out_score(held_out.scored_batches(seed))
+        return self._take(fit_best([way], score, self._seconds(), self._shown()), units)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the support: a few labelled rows of each class of a new task."""

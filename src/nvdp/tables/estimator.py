@@ -11,7 +11,7 @@ from sklearn.exceptions import NotFittedError
 
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, load
-from nvdp.training.early_stopping import FitOutcome
+from nvdp.training.early_stopping import FitOutcome, Shown
 from nvdp.units import Units
 
 _KEPT_BY_CLONE = ("predictor_", "meta_score_", "meta_steps_")
@@ -25,6 +25,8 @@ class MetaEstimator(BaseEstimator):
     steps: int
     max_minutes: float | None
     random_state: int
+    verbose: int
+    device: str
     predictor_: Predictor
     _posterior: Any
     _context: tuple[Any, Any]  # inputs and outputs of the new task, as they were given
@@ -59,6 +61,9 @@ class MetaEstimator(BaseEstimator):
 
     def _seconds(self) -> float | None:
         return None if self.max_minutes is None else 60 * self.max_minutes
+
+    def _shown(self) -> Shown:
+        return Shown(bool(self.verbose), self.device)
 
     def _seed(self) -> int:
         return 0 if self.random_state is None else int(self.random_state)

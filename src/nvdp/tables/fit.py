@@ -4,19 +4,33 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nvdp.data.frames import Augmentation, FrameTasks
 from nvdp.data.tables import Columns, TaskTable, read_tasks
 from nvdp.errors import InputError
-from nvdp.loading import Predictor, abandon_fit, save_fit, start_fit
+from nvdp.loading import Predictor, write_fit
 from nvdp.models.registry import model_spec
-from nvdp.tables.rivals import Case, context_gp, fitted_model, mean_curve, score_cases, scored_cases, summary
+from nvdp.system import new_folder, terminated_as_exit
+from nvdp.tables.rivals import (
+    SCORED_CASES,
+    Case,
+    context_gp,
+    fitted_model,
+    mean_curve,
+    score_cases,
+    scored_cases,
+    summary,
+)
 from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
-from nvdp.training.early_stopping import Candidate, FitOutcome, fit_best, held_out_score
+from nvdp.training.early_stopping import Candidate, FitOutcome, Shown, fit_best, held_out_score
 from nvdp.training.presets import SMALL, table_config
 from nvdp.units import Units
 
 MOST_STEPS = 30_000
 SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
+MOST_ROWS = 10_000  # of one task; a step uses 100 of them
+STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
 GP_ALONE, MEAN_CURVE = "GP on the context alone", "mean curve of all tasks"
 CaseScores = dict[str, list[Case]]
 
@@ -64,6 +78,7 @@ class HowToFit:
     minutes: float = 5.0
     seed: int = 0
     progress: bool = False
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,13 @@ class TableFit:
 
 
 def usable_tasks(table: TaskTable, origin: str) -> list[Arrays]:
-    """The tasks with at least two points; at least two such are needed."""
-    usable = [(task.x, task.y) for task in table.tasks if len(task.x) >= 2]
+    """The tasks with at least two points, at most `MOST_ROWS` random ones of each; at least two such are needed."""
+    random = np.random.default_rng(0)
+    usable = []
+    for task in table.tasks:
+        if len(task.x) >= 2:
+            kept = np.sort(random.permutation(len(task.x))[:MOST_ROWS])
+            usable.append((task.x[kept], task.y[kept]))
     if len(usable) < 2:
         raise InputError(
             f"{origin} has {len(table.tasks)} tasks, {len(usable)} of them with at least 2 whole rows; "
@@ -105,14 +125,14 @@ def fit_table(
     both = len(tasks) < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
     learning, scored = (tasks, []) if folds else split_held_out(tasks, how.seed, SCORED_SHARE)
     training, ending = (learning, scored) if both else split_held_out(learning, how.seed + 1)
+    _units(tasks)  # refuses values that cannot be standardised, whichever group they are in
     units = _units(learning)
-    options = candidates(how.model, standardised(training, units), len(learning), how.steps, how.seed)
-    start_fit(out, options[0].config)
-    try:
+    with terminated_as_exit(), new_folder(out) as place:
         outcome = _fit(training, ending, units, how)
         scores: CaseScores = {}
-        recipes = []
-        for number, (rest, fold) in enumerate(in_folds(tasks, folds, how.seed) if folds else []):
+        recipes, splits = [], in_folds(tasks, folds, how.seed) if folds else []
+        groups = [fold for _, fold in splits] or [scored]
+        for number, (rest, fold) in enumerate(splits):
             parts = split_held_out(rest, how.seed + 1)
             fitted = _fit(*parts, _units(rest), how)
             recipes.append(fitted.recipe)
@@ -120,28 +140,29 @@ def fit_table(
         predictor = Predictor(outcome.model, units, outcome.config, columns)
         if not folds:
             _score(scores, predictor, learning, scored, how.seed)
-    except (KeyboardInterrupt, SystemExit):
-        abandon_fit(out)
-        raise
-    report = {
-        "tasks": {
-            "training": len(training),
-            "ending": len(ending),
-            "scored": len(tasks) if folds else len(scored),
-            "too_few_for_both": both,
-        },
-        "folds": folds,
-        "rows": {"read": table.rows, "left_out": table.dropped, "tasks_in_all": table.sampled_from},
-        "steps": outcome.steps,
-        "best_step": outcome.best_step,
-        "recipe": outcome.recipe,
-        "tried": outcome.tried,
-        "recipes_of_folds": recipes,
-        "seconds": round(outcome.seconds, 1),
-        "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
-        "scores": {name: asdict(summary(cases)) for name, cases in scores.items()},
-    }
-    save_fit(out, predictor, outcome.steps, report)
+        report = {
+            "tasks": {
+                "training": len(training),
+                "ending": len(ending),
+                "held_out": len(tasks) if folds else len(scored),
+                "scored": sum(min(len(group), SCORED_CASES) for group in groups),
+                "too_short": len(table.tasks) - len(tasks),
+                "thinned": sum(len(task.x) > MOST_ROWS for task in table.tasks),
+                "too_few_for_both": both,
+            },
+            "folds": folds,
+            "rows": {"read": table.rows, "left_out": table.dropped, "tasks_in_all": table.sampled_from},
+            "steps": outcome.steps,
+            "best_step": outcome.best_step,
+            "still_improving": outcome.late_gain > STILL_IMPROVING,
+            "recipe": outcome.recipe,
+            "tried": outcome.tried,
+            "recipes_of_folds": recipes,
+            "seconds": round(outcome.seconds, 1),
+            "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
+            "scores": {name: asdict(summary(cases)) for name, cases in scores.items()},
+        }
+        write_fit(place, predictor, outcome.steps, report)
     return TableFit(predictor, scored or ending, report)
 
 
@@ -152,7 +173,8 @@ def _units(tasks: list[Arrays]) -> Units:
 def _fit(training: list[Arrays], ending: list[Arrays], units: Units, how: HowToFit) -> FitOutcome:
     source, held_out = standardised(training, units), standardised(ending, units)
     ways = candidates(how.model, source, len(training), how.steps, how.seed)
-    return fit_best(ways, held_out_score(held_out.scored_batches(how.seed)), 60 * how.minutes, how.progress)
+    shown = Shown(how.progress, how.device, -float(np.log(units.y_spread).mean()))
+    return fit_best(ways, held_out_score(held_out.scored_batches(how.seed)), 60 * how.minutes, shown)
 
 
 def _score(scores: CaseScores, predictor: Predictor, learning: list[Arrays], scored: list[Arrays], seed: int) -> None:

@@ -26,7 +26,8 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
 
     ``model`` is the name of any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others of `nvdp
     models`. Inputs and outputs are standardised inside. A prediction is that of the posterior itself, which needs no
-    sampling (`samples` is 0), or a mixture over that many sampled functions.
+    sampling (`samples` is 0), or a mixture over that many sampled functions. With `verbose` `meta_fit` shows a progress
+    bar; `device` is where it trains.
 
     >>> regressor = NVDPRegressor.from_pretrained("gp")
     >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
@@ -45,12 +46,16 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         max_minutes: float | None = None,
         samples: int = 0,
         random_state: int = 0,
+        verbose: int = 0,
+        device: str = "cpu",
     ) -> None:
         self.model = model
         self.steps = steps
         self.max_minutes = max_minutes
         self.samples = samples
         self.random_state = random_state
+        self.verbose = verbose
+        self.device = device
 
     def meta_fit(
         self,
@@ -69,7 +74,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         units = Units.of([a for a, _ in pairs], [b for _, b in pairs])
         training, held_out = (standardised(part, units) for part in split_held_out(pairs, seed))
         ways = candidates(self.model, training, len(pairs), self.steps, seed)
-        outcome = fit_best(ways, held_out_score(held_out.scored_batches(seed)), self._seconds())
+        outcome = fit_best(ways, held_out_score(held_out.scored_batches(seed)), self._seconds(), self._shown())
         return self._take(outcome, units)
 
     def fit(self, X: Any, y: Any) -> Self:

@@ -21,7 +21,7 @@ from nvdp.tasks import Task
 from nvdp.units import Units
 
 SCORED_CASES, MOST_EACH = 40, 2  # a GP takes its time
-LEAST_CONTEXT, MOST_CONTEXT = 3, 10
+LEAST_CONTEXT, MOST_CONTEXT, MOST_TARGETS = 3, 10, 400
 MOST_NEIGHBOURS = 200
 Rival = Callable[[Task], Prediction]  # what is predicted at a task's targets
 
@@ -57,14 +57,15 @@ def summary(cases: Sequence[Case]) -> Scores:
 
 
 def scoring_task(x: Float[Tensor, "point x"], y: Float[Tensor, "point y"], seed: int, index: int) -> Task:
-    """A task with a third of its points as context, from 3 to 10 of them, chosen at random.
+    """A task with a third of its points as context, from 3 to 10 of them, chosen at random; up to 400 are targets.
 
     >>> scoring_task(torch.zeros(12, 1), torch.zeros(12, 1), seed=0, index=0).x_context.shape
     torch.Size([4, 1])
     """
     order = torch.randperm(len(x), generator=derived_generator(seed, "scored context", index))
     size = min(len(x) - 1, max(LEAST_CONTEXT, min(MOST_CONTEXT, len(x) // 3)))
-    return Task(x[order[:size]], y[order[:size]], x[order[size:]], y[order[size:]])
+    context, target = order[:size], order[size : size + MOST_TARGETS]
+    return Task(x[context], y[context], x[target], y[target])
 
 
 def scored_cases(tasks: Sequence[Arrays], seed: int) -> list[Task]:

@@ -185,8 +185,8 @@ def _check_training(config: Any, *counts: str) -> None:
     for name in counts:
         if getattr(config, name) < 1:
             raise InputError(f"setting '{name}' is {getattr(config, name)}; expected at least 1")
-    if not config.learning_rate > 0:
-        raise InputError(f"setting 'learning_rate' is {config.learning_rate}; expected a positive number")
+    if not 0 < config.learning_rate < float("inf"):
+        raise InputError(f"setting 'learning_rate' is {config.learning_rate}; expected a positive, finite number")
     if config.version != FORMAT_VERSION:
         raise InputError(f"the configuration has format version {config.version}; this nvdp reads {FORMAT_VERSION}")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from nvdp.data.source import TaskSource
-from nvdp.system import keep_freed_memory
+from nvdp.system import chosen_device, keep_freed_memory
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import trainer_in_memory
@@ -24,6 +24,7 @@ from nvdp.training.progress import StopRequest, TrainingProgress
 
 CHECKS = 40  # of the held-out tasks in a whole run
 PATIENCE = 12  # checks without a better score before a run ends
+LATE = 0.2  # the last part of a run, in which a large gain means that it ended too soon
 SCORE_SAMPLES = 8
 Score = Callable[[Any], float]  # of a model on held-out tasks; higher is better
 
@@ -49,10 +50,23 @@ class FitOutcome:
     recipe: str
     seconds: float
     tried: dict[str, float]  # the score of every candidate
+    late_gain: float = 0.0  # of the score in the last fifth of the run
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Where a fit takes place and what is shown of it."""
+
+    progress: bool = False  # a bar for each candidate
+    device: str = "cpu"
+    score_shift: float = 0.0  # added to the score that is shown: −log spread gives it in the user's units
 
 
 def fit_best(
-    candidates: Sequence[Candidate], score: Score, seconds: float | None = None, progress: bool = False
+    candidates: Sequence[Candidate],
+    score: Score,
+    seconds: float | None = None,
+    shown: Shown = Shown(),  # noqa: B008  (a frozen record)
 ) -> FitOutcome:
     """The candidate whose model predicts the held-out tasks best; each gets an equal part of steps and seconds.
 
@@ -63,7 +77,7 @@ def fit_best(
         candidates: What to choose from.
         score: Of a model on held-out tasks; higher is better.
         seconds: The time for all candidates together, or None for no limit.
-        progress: Show a bar for each candidate.
+        shown: The device, and what is shown while it lasts.
 
     Returns:
         The model with the best score, and the scores of all.
@@ -74,8 +88,9 @@ def fit_best(
         for tried, candidate in enumerate(candidates):
             left = None if seconds is None else (seconds - (time.monotonic() - began)) / (len(candidates) - tried)
             steps = max(1, candidate.config.steps // len(candidates))
+            name = candidate.name if len(candidates) == 1 else f"{candidate.name} ({tried + 1} of {len(candidates)})"
             share = replace(candidate, config=replace(candidate.config, steps=steps))
-            outcomes.append(_fit(share, score, left, progress, stop))
+            outcomes.append(_fit(share, name, score, left, shown, stop))
             if stop.signal is not None:
                 raise KeyboardInterrupt if stop.signal == signal.SIGINT else SystemExit(128 + stop.signal)
     chosen = max(range(len(outcomes)), key=lambda index: outcomes[index].score)
@@ -87,33 +102,40 @@ def fit_best(
     )
 
 
-def _fit(candidate: Candidate, score: Score, seconds: float | None, progress: bool, stop: StopRequest) -> FitOutcome:
+def _fit(
+    candidate: Candidate, name: str, score: Score, seconds: float | None, shown: Shown, stop: StopRequest
+) -> FitOutcome:
     config, began = candidate.config, time.monotonic()
 
     def time_used() -> float:
         return 0.0 if seconds is None else (time.monotonic() - began) / max(seconds, 1e-9)
 
-    trainer = trainer_in_memory(config, candidate.source, time_used)
+    trainer = trainer_in_memory(config, candidate.source, time_used, device=chosen_device(shown.device))
     model: Any = trainer.model
     best, best_step, kept, worse, last_check = -math.inf, 0, copy.deepcopy(model.state_dict()), 0, 0.0
-    with TrainingProgress(f"{config.model.name}, {candidate.name}", 100, 0, progress) as bar:
+    best_before_end = -math.inf
+    with TrainingProgress(f"{config.model.name}, {name}", None, 0, shown.progress) as bar:
         for _ in trainer.steps():
             done = min(trainer.progress, 1.0)
-            bar.advance_to(int(100 * done))
+            bar.advance_to(done)
             if done >= last_check + 1 / CHECKS or done == 1:
                 last_check = done
                 now = score(model.eval())
                 model.train()
-                bar.say(int(100 * done), f"held-out LL {now:.3f}")
+                bar.say(done, f"LL of held-out tasks {now + shown.score_shift:.3f}")
                 worse += 1
                 if now > best:
                     best, best_step, kept, worse = now, trainer.step, copy.deepcopy(model.state_dict()), 0
+                if done <= 1 - LATE:
+                    best_before_end = best
             if worse == PATIENCE or stop.signal is not None:
                 break
     trainer.check_skipped(trainer.step // 2)
     model.load_state_dict(kept)
-    model.eval().requires_grad_(False)
-    return FitOutcome(config, model, trainer.step, best_step, best, candidate.name, time.monotonic() - began, {})
+    model.cpu().eval().requires_grad_(False)
+    gain = best - best_before_end if math.isfinite(best - best_before_end) else 0.0
+    seconds_taken = time.monotonic() - began
+    return FitOutcome(config, model, trainer.step, best_step, best, candidate.name, seconds_taken, {}, gain)
 
 
 def held_out_score(batches: Sequence[TaskBatch]) -> Score:
@@ -125,7 +147,7 @@ def held_out_score(batches: Sequence[TaskBatch]) -> Score:
         for batch in batches:
             log_prob = model.adapt(batch.context).components(batch.x, SCORE_SAMPLES).log_prob(batch.y).double()
             log_prob = log_prob.mean(-1) if log_prob.dim() == 3 else log_prob  # over outputs
-            target = batch.target.mask
+            target = batch.target.mask.to(log_prob.device)
             tasks.append((log_prob * target).sum(1) / target.sum(1))
         value = float(torch.cat(tasks).mean())
         return value if math.isfinite(value) else -math.inf

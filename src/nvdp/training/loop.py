@@ -37,8 +37,8 @@ from nvdp.training.checkpoint import (
     state_tensors,
 )
 from nvdp.training.config import RunConfig, TrainingConfig, config_digest
+from nvdp.training.distributed import CPU, Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.distributed import Machine as Machine
-from nvdp.training.distributed import Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.progress import StopRequest, TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
 
@@ -191,20 +191,25 @@ def task_inputs(
 
 
 def trainer_in_memory(
-    config: RunConfig, source: TaskSource, time_used: Callable[[], float] | None = None, engine: str = "fused"
+    config: RunConfig,
+    source: TaskSource,
+    time_used: Callable[[], float] | None = None,
+    engine: str = "fused",
+    device: torch.device = CPU,
 ) -> Trainer:
-    """A trainer of a new model on the CPU, without a folder.
+    """A trainer of a new model, without a folder.
 
     Args:
         config: Model, objective and schedule.
         source: The training tasks.
         time_used: The share of the allowed time that is used up, if time is limited.
         engine: How a step is computed.
+        device: Where.
 
     Returns:
         The trainer, before its first step.
     """
-    model, processes = build_model(config.model, config.seed), SingleProcess()
+    model, processes = build_model(config.model, config.seed).to(device), SingleProcess(device)
     module = TrainingStep(model, config.objective, config.kl, engine)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
 

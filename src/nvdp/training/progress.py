@@ -12,6 +12,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskProgressColumn,
     TextColumn,
     TimeRemainingColumn,
 )
@@ -24,27 +25,35 @@ class _Speed(ProgressColumn):
 
 
 class TrainingProgress:
-    """The bar of one run, on standard error; ten plain lines if that is not a terminal."""
+    """The bar of one run, on standard error; ten plain lines if that is not a terminal.
 
-    def __init__(self, title: str, steps: int, start: int, wanted: bool) -> None:
-        console = self._console = Console(stderr=True)
+    Args:
+        title: What is trained.
+        steps: All steps; None for a run that ends by time or by its score, whose progress is a share from 0 to 1.
+        start: The steps that are done already.
+        wanted: Whether anything is shown.
+    """
+
+    def __init__(self, title: str, steps: int | None, start: int, wanted: bool) -> None:
+        console = self._console = Console(stderr=True, soft_wrap=True)
         self._plain = wanted and not console.is_terminal
-        self._steps, self._next_line = steps, start + steps / 10
+        total = 1.0 if steps is None else steps
+        self._title, self._steps, self._total, self._next_line = title, steps, total, start + total / 10
+        counts = [TaskProgressColumn()] if steps is None else [MofNCompleteColumn(), _Speed()]
         self._bar = Progress(
             TextColumn("[bold]{task.description}"),
             BarColumn(),
-            MofNCompleteColumn(),
+            *counts,
             TextColumn("{task.fields[numbers]}"),
-            _Speed(),
             TimeRemainingColumn(),
             console=console,
             disable=not wanted or not console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=steps, completed=start, numbers="")
+        self._task = self._bar.add_task(title, total=total, completed=start, numbers="")
 
-    def advance_to(self, step: int) -> None:
-        """Show that so many steps are done."""
-        self._bar.update(self._task, completed=step)
+    def advance_to(self, done: float) -> None:
+        """Show that so many steps, or this share, are done."""
+        self._bar.update(self._task, completed=done)
 
     def show(self, row: dict[str, float]) -> None:
         """Show the numbers of a log row."""
@@ -53,12 +62,14 @@ class TrainingProgress:
             numbers += f"  rate {row['rate']:.3f}"
         self.say(int(row["step"]), numbers)
 
-    def say(self, step: int, numbers: str) -> None:
-        """Show the numbers of a step."""
+    def say(self, done: float, numbers: str) -> None:
+        """Show the numbers after so many steps, or this share."""
         self._bar.update(self._task, numbers=numbers)
-        if self._plain and step >= self._next_line:
-            self._console.print(f"step {step} of {self._steps}: {numbers}")
-            self._next_line += self._steps / 10
+        if self._plain and done >= self._next_line - 1e-9:
+            place = f"{done:.0%}" if self._steps is None else f"step {done} of {self._steps}"
+            self._console.print(f"{self._title}, {place}: {numbers}", highlight=False)
+            while done >= self._next_line - 1e-9:
+                self._next_line += self._total / 10
 
     def __enter__(self) -> Self:
         self._bar.start()

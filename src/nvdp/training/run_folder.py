@@ -84,7 +84,13 @@ def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def save_model(folder: Path, model: nn.Module, step: int) -> None:
-    """Write the weights of a run."""
+    """Write the weights of a run; those that are not finite could not be loaded and are refused."""
+    for name, tensor in model.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(
+                f"training has diverged: '{name}' is not finite after {step} steps, so no model is saved in {folder}; "
+                "try a smaller learning rate, or look for huge values in the data"
+            )
     save_tensors(folder / WEIGHTS, dict(model.state_dict()), {"step": step})
 
 
