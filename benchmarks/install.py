@@ -3,13 +3,12 @@
     python benchmarks/install.py --json results/bench/install.json
 
 The wheel of this clone is built and installed with pip into a new environment, with the versions of constraints.txt.
-A dependency adds the packages that nothing else needs: those that would not be installed without it.
+A dependency adds itself and the packages that nothing else needs.
 """
 
 import argparse
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -76,7 +75,7 @@ def measure(folder: Path) -> dict[str, Any]:
     every = closure(found, direct)
     adds = {}
     for each in direct:
-        alone = every - closure(found, direct - {each})
+        alone = every - closure(found, direct - {each}) | {each[0]}
         adds[each[0]] = {"MB": round(sum(sizes[name] for name in alone) / MB, 1), "packages": sorted(alone)}
     on_disk = sum(path.lstat().st_size for path in (folder / "env").rglob("*") if not path.is_symlink())
     return {
@@ -85,7 +84,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "environment_MB": round(on_disk / MB),
         "packages": len(found),
         "nvdp_MB": round(sizes["nvdp"] / MB, 1),
-        "files": {re.sub(r"-\d.*?(-py3|\.tar)", r"\1", file.name): file.stat().st_size for file in files},
+        "files": {file.suffix: file.stat().st_size for file in files},
         "adds": dict(sorted(adds.items(), key=lambda item: -item[1]["MB"])),
     }
 

@@ -123,18 +123,30 @@ def install() -> str:
     found = result("bench/install.json")
     if found is None:
         return "Made by `python benchmarks/install.py --json results/bench/install.json`."
-    wheel, archive = (size for _, size in sorted(found["files"].items(), reverse=True))
+    wheel, archive = found["files"][".whl"], found["files"][".gz"]
     total = f"{found['packages']} packages and {found['environment_MB']:,} MB in {found['seconds']:,} seconds"
     own = f"`nvdp` itself has {found['nvdp_MB']} MB, most of it weights;"
     lines = [
         f"{total} (2 cores, load average {found['load']:.0f} at the end).",
         f"{own} the wheel has {wheel:,} and the source archive {archive:,} bytes.",
-        "Each row is what would not be installed without that dependency:",
+        "Each row is a dependency with the packages that nothing else needs:",
         "",
         "| dependency | MB | packages |",
         "| --- | ---: | ---: |",
     ]
     return "\n".join(lines + [f"| {n} | {a['MB']:,.1f} | {len(a['packages'])} |" for n, a in found["adds"].items()])
+
+
+def checks() -> str:
+    found = result("trust/sklearn.json")
+    if found is None:
+        return "Made by `python tests/tables/test_sklearn_checks.py`."
+    lines = ["| estimator | passed | expected to fail | left out |", "| --- | ---: | --- | --- |"]
+    for name, row in found.items():
+        fails = "; ".join(f"`{check}`: {reason}" for check, reason in row["expected_failures"].items()) or "none"
+        skips = "; ".join(f"`{check}`: {reason}" for check, reason in row["skips"].items()) or "none"
+        lines.append(f"| `{name}` | {row['passed']} | {fails} | {skips} |")
+    return "\n".join(lines)
 
 
 def fill(page: str, **texts: str) -> None:
@@ -153,5 +165,5 @@ if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
     fill("store.md", store=store())
     fill("install.md", install=install())
-    fill("tables.md", estimator=estimator())
+    fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())

@@ -90,8 +90,10 @@ class Predictor:
 
 
 def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
-    model = build_model(model_config)
-    model.load_state_dict(tensors_from_bytes(weights))
+    tensors = tensors_from_bytes(weights)
+    precision = next((tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()), None)
+    model = build_model(model_config).to(precision)
+    model.load_state_dict(tensors)
     return Predictor(model.eval().requires_grad_(False), *rest)
 
 

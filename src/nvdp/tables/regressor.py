@@ -108,19 +108,21 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         """Predictive means; with `return_std` also standard deviations, with `return_cov` also the covariance.
 
         The covariance is (points, points), with several outputs (points, points, outputs), estimated from sampled
-        functions plus the noise of each point. `quantiles` gives instead an array whose last axis are the levels.
+        functions plus the noise of each point. `quantiles` gives instead an array whose last axis are the levels. Rows
+        with a missing input have missing predictions; a covariance needs whole rows.
         """
         if return_std + return_cov + (quantiles is not None) > 1:
             raise InputError("ask for one of return_std, return_cov and quantiles at a time")
-        x = self._queries(X)
+        x = self._queries(X, missing=not return_cov)
         if return_cov:
             functions = self._posterior.predict(x, COVARIANCE_SAMPLES, self._seed())
             return self._shaped(functions.mean), self._covariance(functions)
-        prediction = self._posterior.predict(x, self.samples, self._seed())
+        unknown = np.isnan(x).any(1)
+        prediction = self._posterior.predict(x[~unknown], self.samples, self._seed())
         if quantiles is not None:
-            return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1))
-        mean = self._shaped(prediction.mean)
-        return (mean, self._shaped(prediction.std)) if return_std else mean
+            return self._shaped(torch.stack([prediction.quantile(level) for level in quantiles], -1), unknown)
+        mean = self._shaped(prediction.mean, unknown)
+        return (mean, self._shaped(prediction.std, unknown)) if return_std else mean
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0, noise: bool = False) -> Any:
         """Functions drawn from the posterior, each coherent over X: (points, samples) or (points, outputs, samples).
@@ -144,9 +146,10 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
             raise AttributeError("dropout rates are there after `fit`, and only of an nvdp model")
         return rates[0].detach().numpy()
 
-    def _queries(self, X: Any) -> Any:
+    def _queries(self, X: Any, missing: bool = False) -> Any:
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        finite = "allow-nan" if missing else True
+        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=finite)
         self._warn_outside(X)
         return X
 
@@ -168,12 +171,18 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
                 stacklevel=4,
             )
 
-    def _shaped(self, values: Tensor) -> Any:
-        return (values[:, 0] if self._flat else values).double().numpy()
+    def _shaped(self, values: Tensor, unknown: Any = None) -> Any:
+        """Predictions of the known rows as an array of all rows, those of unknown ones missing."""
+        shaped = (values[:, 0] if self._flat else values).double().numpy()
+        if unknown is None or not unknown.any():
+            return shaped
+        every = np.full((len(unknown), *shaped.shape[1:]), np.nan)
+        every[~unknown] = shaped
+        return every
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True  # in fit
+        tags.input_tags.allow_nan = True
         tags.regressor_tags.poor_score = True  # on data unlike the tasks of meta-training
         return tags
 
