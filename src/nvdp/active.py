@@ -18,7 +18,7 @@ from nvdp.evaluation.metrics import RunningMoments, task_means
 from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel
 from nvdp.posteriors.prediction import Prediction, mixture_log_prob
-from nvdp.posteriors.suggestions import doubt, most_doubtful
+from nvdp.posteriors.suggestions import most_uncertain, uncertainty
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
@@ -115,7 +115,7 @@ def learn(learner: Learner, tasks: TaskBatch, first: Order, queries: int = 19, b
         belief = learner(replace(tasks, is_context=shown))
         scores.append(_scores(belief.prediction, tasks))
         if query < queries:
-            new = most_doubtful(doubt(belief.functions, by).cpu(), shown | ~tasks.mask)
+            new = most_uncertain(uncertainty(belief.functions, by).cpu(), shown | ~tasks.mask)
             order = torch.cat([order, new[:, None]], -1)
     sizes = tuple(range(first.shape[1], order.shape[1] + 1))
     return ActiveRun(order, sizes, _stacked(scores))

@@ -165,7 +165,7 @@ class PosteriorInUnits:
         return PosteriorInUnits(self.standardised.forget(*self.units.points_in(x, y), mask), self.units)
 
     def to_bytes(self) -> bytes:
-        """What it takes to have this posterior again: see `nvdp.Predictor.posterior_from_bytes`."""
+        """The posterior as bytes: see `nvdp.Predictor.posterior_from_bytes`."""
         return self.standardised.to_bytes()
 
     def mean_rates(self) -> Float[Tensor, "task layer"] | None:

@@ -1,4 +1,4 @@
-"""Suggestions: where the doubt is, never twice, and each in the light of the ones before."""
+"""Suggestions: where the uncertainty is, never twice, and each in the light of the ones before."""
 
 import math
 
@@ -10,7 +10,7 @@ from nvdp.errors import InputError
 from nvdp.models.registry import build_model
 from nvdp.posteriors import suggestions
 from nvdp.posteriors.prediction import Prediction
-from nvdp.posteriors.suggestions import doubt
+from nvdp.posteriors.suggestions import uncertainty
 from nvdp.tables import NVDPRegressor
 
 NAMES = ("nvdp", "cnp", "np", "np+cnp", "nvdp-attentive")  # every kind of posterior, with a memory and without
@@ -30,7 +30,7 @@ def posterior(request, small_config):
 def test_the_first_suggestion_is_where_sampled_functions_differ_most(posterior, candidates):
     prediction = posterior.predict(candidates, 8, 3)
     by_hand = prediction.functions.var(0, correction=0)[:, 0]
-    if posterior.size == 0:  # one function: its own standard deviation is all the doubt there is
+    if posterior.size == 0:  # one function: its own standard deviation is all the uncertainty there is
         by_hand = prediction.std[:, 0]
     assert posterior.suggest(candidates, samples=8, seed=3).tolist() == [by_hand.argmax().item()]
     by_std = posterior.suggest(candidates, by="std", samples=8, seed=3)
@@ -95,16 +95,16 @@ def test_what_cannot_be_suggested_is_told_in_one_line(small_config, candidates):
     for k in (0, 13):
         with pytest.raises(InputError, match=f"k is {k}; expected a number from 1 to 12"):
             posterior.suggest(candidates, k=k)
-    with pytest.raises(InputError, match="unknown doubt 'variance'; there are: spread, std"):
+    with pytest.raises(InputError, match="unknown acquisition 'variance'; there are: spread, std"):
         posterior.suggest(candidates, by="variance")
     with pytest.raises(InputError, match="x has shape"):
         posterior.suggest(torch.zeros(3, 2))
 
 
-def test_doubt_adds_up_over_outputs():
+def test_uncertainty_adds_up_over_outputs():
     functions = torch.tensor([[[0.0, 0.0]], [[2.0, 4.0]]])
-    assert doubt(Prediction(functions, torch.ones(2, 1, 2))).tolist() == [1.0 + 4.0]
-    assert doubt(Prediction(functions, torch.ones(2, 1, 2)), "std").tolist() == [2.0 + 5.0]
+    assert uncertainty(Prediction(functions, torch.ones(2, 1, 2))).tolist() == [1.0 + 4.0]
+    assert uncertainty(Prediction(functions, torch.ones(2, 1, 2)), "std").tolist() == [2.0 + 5.0]
 
 
 def test_a_fitted_estimator_suggests_in_its_own_units():

@@ -18,19 +18,13 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
-from nvdp.nn.encoders import AttentiveSetEncoder, BayesianSetEncoder, MeanSetEncoder
+from nvdp.nn.encoders import SET_ENCODERS, MeanSetEncoder
 from nvdp.nn.extractors import STATISTICS, ConvExtractor, check_statistics
 from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Answer, Features, Memory, Posterior
 from nvdp.posteriors.prediction import ClassPrediction, Prediction
 from nvdp.tasks import PointSet, TaskBatch
-
-SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
-    "mean": MeanSetEncoder,
-    "bayesian": BayesianSetEncoder,
-    "attention": AttentiveSetEncoder,
-}
 
 
 class MetaModel(nn.Module, ABC, Generic[Answer]):
@@ -156,8 +150,8 @@ class RegressionModel(MetaModel[Prediction]):
 
     @property
     def remembers(self) -> bool:
-        """Whether the sum of a context's features is all that its posterior needs; then posteriors go on learning."""
-        return self.config.encoder.aggregation != "attention" and self.reader is None
+        """Whether sums over a context's points determine the posterior, so that points can be added and removed."""
+        return self.encoder.from_sums and self.reader is None
 
     def posterior_from_bytes(self, data: bytes) -> Posterior:
         """The posterior of this model whose ``to_bytes`` gave these bytes."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
+from nvdp.nn.encoders import SET_ENCODERS
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.nn.mlp import InputScale
 
-AGGREGATIONS = ("mean", "bayesian", "attention")
 MAX_FOURIER = 64
 STATISTICS = (None, "running", "batch", "support")
 
@@ -94,8 +94,8 @@ class EncoderConfig(Part):
                 f"a residual encoder is as wide as its representation, {self.size}; "
                 f"model setting 'encoder.width' is {self.width}"
             )
-        if self.aggregation not in AGGREGATIONS:
-            raise unknown_name("aggregation", self.aggregation, AGGREGATIONS)
+        if self.aggregation not in SET_ENCODERS:
+            raise unknown_name("aggregation", self.aggregation, SET_ENCODERS)
 
 
 @dataclass(frozen=True)

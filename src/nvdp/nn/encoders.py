@@ -1,6 +1,6 @@
 """Set encoders: a permutation-invariant representation r of a task's points, such as r = mean_i h(x_i, y_i) (eq. 3)."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -31,6 +31,8 @@ class MeanSetEncoder(nn.Module):
         x_scale: scaling of x.
         y_scale: scaling of y.
     """
+
+    from_sums: ClassVar[bool] = True  # whether r follows from sums over points (`of_sums`); a subclass must say
 
     def __init__(
         self,
@@ -138,10 +140,12 @@ class BayesianSetEncoder(MeanSetEncoder):
 
 
 class AttentiveSetEncoder(MeanSetEncoder):
-    """Self-attention among points, then pooling by a learned seed (Set Transformer, Lee et al. 2019).
+    """Self-attention among points, then pooling by a learned query (Set Transformer, Lee et al. 2019).
 
-    Attention is by dot products of tokens, which contain x. In an empty set the seed attends to the null token alone.
+    Attention is by dot products of tokens, which contain x. In an empty set the query attends to the null token alone.
     """
+
+    from_sums = False
 
     def __init__(self, x_dim: int, y_dim: int, **settings: Any) -> None:
         super().__init__(x_dim, y_dim, **settings)
@@ -152,7 +156,7 @@ class AttentiveSetEncoder(MeanSetEncoder):
     def aggregate(
         self, features: Float[Tensor, "task point feature"], *masks: Bool[Tensor, "task point"]
     ) -> tuple[Float[Tensor, "task r"], ...]:
-        """The seed's output for each of several sets."""
+        """The pooled output for each of several sets."""
         return tuple(self._pooled(features, mask) for mask in masks)
 
     def _pooled(
@@ -161,5 +165,12 @@ class AttentiveSetEncoder(MeanSetEncoder):
         no_x = features[..., :1]  # a placeholder: dot-product attention does not use x
         shown = F.pad(mask, (1, 0), value=True)[:, None, None]
         tokens = self.among(features, no_x, self.among.keys_and_values(features, no_x), shown)
-        seed = self.seed.expand(len(features), -1, -1)
-        return self.pool(seed, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]
+        query = self.seed.expand(len(features), -1, -1)
+        return self.pool(query, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]
+
+
+SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
+    "mean": MeanSetEncoder,
+    "bayesian": BayesianSetEncoder,
+    "attention": AttentiveSetEncoder,
+}

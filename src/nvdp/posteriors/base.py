@@ -45,7 +45,7 @@ def _unchanged(x: Tensor) -> Tensor:
 
 @runtime_checkable
 class Memory(Protocol):
-    """The sums that a posterior was made from, if they can take in more points: `nvdp.models.state.TaskState`."""
+    """Sufficient statistics of a context (sums over its points), to which points can be added: `TaskState`."""
 
     def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Memory":
         """With more points."""
@@ -94,7 +94,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         return None
 
     def with_known_part_of(self, context: Self) -> Self:
-        """This posterior over φ, with whatever is not random taken from the context's posterior."""
+        """The same q(φ), with the deterministic path of the context's posterior."""
         return self
 
     @abstractmethod
@@ -157,8 +157,8 @@ class Posterior(Distribution, ABC, Generic[Answer]):
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Answer:
         """Mixture components of single points; they need not be coherent functions.
 
-        Point by point the mixture is distributed as that of sampled functions, with less noise or at less cost where
-        the posterior allows it. `Prediction.coherent` says whether the components are functions.
+        The marginal at each point is that of sampled functions; the estimate has less variance, or is cheaper.
+        `Prediction.coherent` says whether the components are functions.
 
         Args:
             x: Inputs (points, features), or (tasks, points, features) for several tasks.
@@ -243,7 +243,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         return self._remembered().forget(x, y, mask).posterior()
 
     def to_bytes(self) -> bytes:
-        """What it takes to have this posterior again: one to four kilobytes a task, whatever the number of points."""
+        """The posterior as bytes, for ``posterior_from_bytes``: 1 to 4 kB a task, whatever the number of points."""
         return self._remembered().to_bytes()
 
     def _remembered(self) -> Memory:

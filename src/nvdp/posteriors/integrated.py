@@ -49,7 +49,7 @@ class IntegratedPosterior(DropoutPosterior):
 
     @torch.no_grad()
     def at_mean_parameters(self, x: Any) -> Prediction:
-        """The hidden layers at their mean, the last layer integrated out: its uncertainty is inside, theirs is not.
+        """The hidden layers at their mean, the last layer integrated out: only its uncertainty is included.
 
         The model is trained with its last layer integrated out, so this is its score at mean parameters.
         """
@@ -96,8 +96,8 @@ def joint_log_density(
 ) -> Float[Tensor, " task"]:
     """log N(y | mean, A diag(variance) Aᵀ + σ²I) of all real points of a task together, summed over outputs.
 
-    With B = A √variance / σ the covariance is σ²(I + BBᵀ): as many rows as points, or I + BᵀB, as many as features;
-    the smaller of the two is factorised: in float32 at least, and in float64 where inputs far outside need its digits.
+    With B = A √variance / σ the covariance is σ²(I + BBᵀ). By the matrix determinant lemma I + BBᵀ (points × points)
+    or I + BᵀB (features × features) is factorised, whichever is smaller: in float32, and in float64 if that fails.
     """
     autocast = torch.is_autocast_enabled(hidden.device.type)
     with torch.autocast(hidden.device.type, enabled=False) if autocast else nullcontext():

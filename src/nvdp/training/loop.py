@@ -114,11 +114,10 @@ class Trainer:
         optimizer: Of the model's parameters.
         inputs: The arguments of the module's forward pass, by the number of the step.
         processes: The process group; one process by default.
-        time_used: The share of the allowed time that is used up; the schedule then follows it if it is ahead of the
-            steps.
+        time_used: Gives the fraction of the time budget that is used.
         step: Steps taken.
         skipped: Steps that changed nothing, as their bound or gradient was not finite.
-        progress: The share of all steps, or of the time if that is further, that is used up.
+        progress: The larger of the fractions of steps and of time; the schedule follows it.
     """
 
     settings: TrainingConfig

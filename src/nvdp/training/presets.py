@@ -23,7 +23,6 @@ Settings = Mapping[str, Any]
 PRESETS = ("quick", "cpu", "paper", "released")
 FEWSHOT_PRESETS = ("quick", "cpu", "paper")
 OWN, PRINTED = ("quick", "cpu"), ("paper", "released")  # our own recipe; the paper's or its code's
-REGRESSION = ("gp", "trig", "image")  # families of tasks; the others are few-shot, table and class table
 EPOCHS, TASKS_PER_STEP = 300, 16  # of the paper
 SMALL, MEDIUM = 200, 2_000  # tasks of a table from which on a model is made wider
 CONV5_SIZE = 64  # from this size on, images get five blocks
@@ -74,14 +73,14 @@ def _epochs(images: int) -> int:
 RULES = (
     # Regression: steps and learning rate.
     Rule(
-        {"family": REGRESSION, "preset": "quick"},
+        {"kind": "regression", "preset": "quick"},
         {"steps": 2_000, "learning_rate": 1e-3, "warmup_steps": 100, "gradient_clip": 1.0},
     ),
     Rule(
-        {"family": REGRESSION, "preset": "cpu"},
+        {"kind": "regression", "preset": "cpu"},
         {"steps": 36_000, "learning_rate": 1e-3, "warmup_steps": 500, "gradient_clip": 1.0},
     ),
-    Rule({"family": REGRESSION, "preset": PRINTED}, {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"}),
+    Rule({"kind": "regression", "preset": PRINTED}, {"steps": 500_000, "learning_rate": 5e-4, "schedule": "constant"}),
     Rule({"family": "image", "preset": PRINTED}, {"learning_rate": 4e-4}),
     Rule({"task": "mnist", "preset": PRINTED}, {"steps": _epochs(50_000)}),
     Rule({"task": ("omniglot", "images"), "preset": PRINTED}, {"steps": _epochs(16_720)}),  # a folder's size is unknown
@@ -94,17 +93,17 @@ RULES = (
     Rule({"family": ("gp", "trig"), "dropout": True, "preset": "released"}, {"kl": KLScale("released", 1.4)}),
     Rule({"family": "image", "dropout": True, "preset": "released"}, {"kl": KLScale("released", 0.5)}),
     # Regression: the architecture.
-    Rule({"family": REGRESSION, "preset": "released"}, model={"rates.bounds": "clip"}),
+    Rule({"kind": "regression", "preset": "released"}, model={"rates.bounds": "clip"}),
     Rule({"task": "trig"}, model=TOY),
     Rule({"task": "celeba"}, model={"encoder.size": 1_024}),
     # Layers before a wide r: a step is far cheaper.
     Rule({"task": "celeba", "preset": OWN}, model={"encoder.width": 128}),
     # Where targets read the context themselves, r and the rates carry little.
     Rule(
-        {"family": REGRESSION, "reader": ("attention", "convolution")},
+        {"kind": "regression", "reader": ("attention", "convolution")},
         model={"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2},
     ),
-    Rule({"family": REGRESSION, "model": "anp"}, model={"attention.by_distance": False}),
+    Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
     Rule(
         {"family": "image", "model": ("nvdp-conv", "convcnp")},
         model={"convolution.low": 0.0, "convolution.high": 1.0, "convolution.kernel": 5},
@@ -239,7 +238,7 @@ def preset_config(
         base = ClassifierConfig(model, way).updated(_extractor(task, data, features))
         changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
     else:
-        facts = {"family": "image" if task in IMAGE_TASKS else task}
+        facts = {"kind": "regression", "family": "image" if task in IMAGE_TASKS else task}
         source = task_source(task, data)
         base = ModelConfig(model, source.x_dim, source.y_dim).updated({"likelihood.variance": variance})
         if isinstance(source, ImageTasks) and model in ("nvdp-conv", "convcnp"):
