@@ -1,4 +1,4 @@
-"""`Predictor`: a trained model that is asked, and answers, in the user's units; and `load`, which finds one.
+"""`Predictor`: a trained model whose inputs and predictions are in the user's units; and `load`, which finds one.
 
 A pretrained model, the folder of a run and a folder of ``nvdp fit`` are loaded alike, of regression or classification.
 """
@@ -33,7 +33,7 @@ X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_
 
 @dataclass(frozen=True)
 class Predictor:
-    """A trained model, and all that is needed to ask it.
+    """A trained model, and what is needed to predict with it.
 
     >>> predictor = load("gp")
     >>> predictor.kind, predictor.config.task, predictor.units.x_high
@@ -59,7 +59,7 @@ class Predictor:
         return str(self.model.config.kind)
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
-        """The posterior of a task given its context, which is asked and answers in the user's units.
+        """The posterior of a task given its context, in the user's units.
 
         Args:
             x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`.
@@ -79,7 +79,7 @@ class Predictor:
         return self.in_units(self.model.posterior_from_bytes(data))
 
     def in_units(self, posterior: Any) -> Any:
-        """A posterior of the model, to be asked in the user's units."""
+        """A posterior of the model, in the user's units."""
         same = self.units.same_x and self.units.same_y
         return posterior if same else PosteriorInUnits(posterior, self.units)
 

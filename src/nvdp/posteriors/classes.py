@@ -100,8 +100,8 @@ class ClassDropoutPosterior(Posterior[ClassPrediction]):
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> ClassPrediction:
         """Logits with noise drawn for each point by itself, which is several times as fast as sampling weights.
 
-        Weights are independent, so given its inputs a layer's outputs at one point are independent Gaussians: every
-        single point's logits are distributed as under sampled weights. Only points together are not.
+        Weights are independent, so given its inputs a layer's outputs at one point are independent Gaussians: the
+        marginals are those of sampled weights; the joint distribution over points is not.
         """
         at = self._points(x)
         generator = self._generator(at, samples, generator)

@@ -135,7 +135,7 @@ def entropy_of(log_probabilities: Float[Tensor, "*batch way"]) -> Float[Tensor, 
 class ClassPrediction(Mixture):
     """log p(class | x, φ) under every component: sampled classifiers, or those of a closed form.
 
-    As a mixture it describes the one-hot label: its mean are the probabilities p, its variance p(1−p).
+    As a mixture it describes the one-hot label: its mean is the vector of probabilities p, its variance p(1−p).
 
     >>> two = ClassPrediction(torch.tensor([[[0.9, 0.1]], [[0.5, 0.5]]]).log())
     >>> two.probabilities, two.top_class, round(two.log_prob([0]).exp().item(), 4)
@@ -181,7 +181,7 @@ class ClassPrediction(Mixture):
 
     @property
     def disagreement(self) -> Float[Tensor, "*task point"]:
-        """The part that comes from not knowing φ: the mutual information of class and φ, zero for a point."""
+        """The part that comes from not knowing φ: the mutual information of class and φ; zero where φ is certain."""
         return (self.entropy - self.expected_entropy).clamp_min(0)
 
     def log_prob(self, y: Any) -> Float[Tensor, "*task point"]:
