@@ -16,6 +16,7 @@ from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
 from nvdp.data import gp
+from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError, NameNote, check_format, unknown_name
@@ -24,7 +25,7 @@ from nvdp.models.registry import AnyModel, build_model
 from nvdp.system import new_folder, write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
-from nvdp.units import PosteriorInUnits, Units
+from nvdp.units import ContextUnits, PosteriorInUnits, TaskUnits, Units
 
 FIT, FIT_VERSION, SCORES = "fit.json", 2, "scores.json"
 # Inputs that the models of a family of tasks were trained on.
@@ -43,7 +44,7 @@ class Predictor:
     """
 
     model: Any  # a `MetaModel`, of regression or classification
-    units: Units
+    units: Units | ContextUnits
     config: RunConfig | None = None  # of the run that trained it
     columns: Columns | None = None  # of the table that it was fitted to
     card: dict[str, Any] = field(default_factory=dict)  # what was measured
@@ -70,18 +71,23 @@ class Predictor:
             A posterior: `predict`, `suggest`, and where the model can take in points one by one `update`, `forget` and
             `to_bytes`.
         """
-        return self.in_units(self.model.adapt(*self.units.points_in(x, y), mask))
+        units = self.units.of_context(x, y, mask)
+        return self.in_units(self.model.adapt(*units.points_in(x, y), mask), units)
 
     def posterior_from_bytes(self, data: bytes) -> Any:
         """The posterior whose ``to_bytes`` gave these bytes."""
         if not isinstance(self.model, RegressionModel):
             raise InputError(f"posteriors of the classifier {self.model.config.name} are not kept as bytes")
+        if isinstance(self.units, ContextUnits):
+            raise InputError("a model in units of its context keeps no memory of it; adapt to all points again")
         return self.in_units(self.model.posterior_from_bytes(data))
 
-    def in_units(self, posterior: Any) -> Any:
-        """A posterior of the model, in the user's units."""
-        same = self.units.same_x and self.units.same_y
-        return posterior if same else PosteriorInUnits(posterior, self.units)
+    def in_units(self, posterior: Any, units: Units | TaskUnits | None = None) -> Any:
+        """A posterior of the model, to be asked in the user's units; by default those of the predictor."""
+        if units is None:
+            assert isinstance(self.units, Units), "units of a context are made by `adapt`"
+            units = self.units
+        return posterior if units.same_x and units.same_y else PosteriorInUnits(posterior, units)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The weights travel as safetensors bytes, so that unpickling them runs no code.
@@ -97,7 +103,9 @@ def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
     return Predictor(model.eval().requires_grad_(False), *rest)
 
 
-def _own_units(model: AnyModel, task: str = "") -> Units:
+def _own_units(model: AnyModel, task: str = "") -> Units | ContextUnits:
+    if task == PriorTasks.name:
+        return ContextUnits()
     y_dim = model.config.y_dim if isinstance(model, RegressionModel) else 0
     return Units.identity(model.config.x_dim, y_dim, *X_RANGES.get(task, ()))
 

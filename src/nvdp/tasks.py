@@ -71,6 +71,11 @@ class PointSet:
             return self
         return replace(self, x=self.x.to(other), y=self.y.to(other), mask=self.mask.to(other.device))
 
+    def compact(self) -> Self:
+        """The same points without entries that are padding in every task."""
+        used = self.mask.any(0)
+        return self if used.all() else replace(self, x=self.x[:, used], y=self.y[:, used], mask=self.mask[:, used])
+
     def copy(self) -> Self:
         """The same points in arrays of their own, without gradients."""
         return replace(self, x=self.x.detach().clone(), y=self.y.detach().clone(), mask=self.mask.clone())

@@ -8,6 +8,7 @@ from nvdp.data.frames import FrameTasks
 from nvdp.data.gp import GPTasks
 from nvdp.data.image_files import check_split
 from nvdp.data.images import PUBLIC_SETS, FolderImages, ImageTasks, PublicImages
+from nvdp.data.priors import PriorTasks
 from nvdp.data.source import NO_DATA, DataConfig, TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
@@ -28,7 +29,7 @@ def _table(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> Task
 
 
 def _drawn(
-    kind: type[GPTasks] | type[TrigonometryTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
+    kind: type[GPTasks | TrigonometryTasks | PriorTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
 ) -> TaskSource:
     if split != "validation":
         raise InputError(f"{kind.name} tasks are drawn at random and have no split '{split}'; choose another --seed")
@@ -38,6 +39,7 @@ def _drawn(
 SOURCES: dict[str, SourceOf] = {
     "gp": partial(_drawn, GPTasks),
     "trig": partial(_drawn, TrigonometryTasks),
+    "general": partial(_drawn, PriorTasks),
     **{name: partial(_public, name) for name in PUBLIC_SETS},
     "images": _folder,
     "csv": _table,

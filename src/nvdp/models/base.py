@@ -126,8 +126,12 @@ class RegressionModel(MetaModel[Prediction]):
         return context, whole
 
     def scored(self, tasks: TaskBatch) -> PointSet:
-        """The whole task: context and targets."""
-        return tasks.whole
+        """The whole task, or the targets alone where the configuration says so.
+
+        Targets alone teach what a new observation would be. A context's own outputs are known to the model: scored too,
+        they teach it that a second observation at the same x repeats the first.
+        """
+        return tasks.whole if self.config.likelihood.scored == "task" else tasks.target.compact()
 
     def read(self, context: PointSet) -> Features | None:
         """Features of targets that read the context; None if they see r alone."""
@@ -243,11 +247,7 @@ class Classifier(MetaModel[ClassPrediction]):
         The support's own likelihood is left out: q was made from these very images, in a one-shot task from one image
         a class, and knowing an image again says little about the class.
         """
-        target = tasks.target
-        used = target.mask.any(0)
-        if used.all():
-            return target
-        return PointSet(target.x[:, used], target.y[:, used], target.mask[:, used])
+        return tasks.target.compact()
 
     def check(self, points: PointSet) -> None:
         """Refuse another width of x, labels that are not one-hot, and classes without a point."""

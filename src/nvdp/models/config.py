@@ -176,12 +176,17 @@ class LikelihoodConfig(Part):
 
     variance: str = "learned"  # or "fixed": σ = 1
     min_std: float = 0.1
-    integrate_last: bool = True  # models with a reader: the last layer is integrated out, and one σ is shared
+    integrate_last: bool = True  # models with a reader: the last layer is integrated out
     joint_share: float = 0.5  # of the density of all points together in what is then trained
+    shared_std: bool = True  # with the last layer integrated out: one σ for all tasks; False: σ(x) from the network
+    components: int = 1  # Gaussians of the noise, where σ comes from the network
+    scored: str = "task"  # points that a training bound counts: context and targets; or "targets"
 
     def __post_init__(self) -> None:
         self._check_choice("likelihood", "variance", ("learned", "fixed"))
+        self._check_choice("likelihood", "scored", ("task", "targets"))
         self._check_between("min_std", 0, 1, "likelihood")
+        self._check_sizes("likelihood", "components")
         if not isinstance(self.joint_share, int | float) or not 0 <= self.joint_share <= 1:
             raise InputError(
                 f"model setting 'likelihood.joint_share' is {self.joint_share!r}; expected a number from 0 to 1"

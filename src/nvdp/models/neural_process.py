@@ -47,7 +47,8 @@ class NeuralProcess(RegressionModel):
             nn.init.constant_(head.bias[config.decoder.latent :], LATENT_START)
             self.latent_head = nn.Sequential(hidden, nn.ReLU(), head)
             condition += config.decoder.latent
-        self.likelihood = GaussianLikelihood(config.y_dim, config.likelihood.variance, config.likelihood.min_std)
+        part = config.likelihood
+        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, components=part.components)
         self.network = ConditionedMLP(
             config.x_dim,
             condition,

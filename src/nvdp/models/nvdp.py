@@ -33,7 +33,8 @@ class NVDP(RegressionModel):
         super().__init__(config)
         part = config.likelihood
         self.integrated = made is not None and part.integrate_last
-        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared=self.integrated)
+        shared = self.integrated and part.shared_std
+        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
         beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0
         inputs = config.inputs.seen_x.width(config.x_dim) + beside
         sizes = [inputs, *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]

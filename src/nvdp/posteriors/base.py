@@ -152,7 +152,8 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             A prediction of one component.
         """
         with torch.no_grad():
-            return self._prediction(self.mean_outputs(self._points(x))[None])
+            coherent = self.likelihood.components == 1
+            return self._prediction(self.mean_outputs(self._points(x))[None], coherent)
 
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Answer:
         """Mixture components of single points; they need not be coherent functions.
@@ -255,7 +256,8 @@ class Posterior(Distribution, ABC, Generic[Answer]):
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
         """The closed form at x; without one, a mixture of `FIXED_SAMPLES` functions drawn with a fixed seed."""
         generator = torch.Generator(device=x.device).manual_seed(0)
-        return self._prediction(self.sampled_outputs(x, FIXED_SAMPLES, generator))
+        coherent = self.likelihood.components == 1
+        return self._prediction(self.sampled_outputs(x, FIXED_SAMPLES, generator), coherent)
 
     def _prediction(self, outputs: Float[Tensor, "component task point output"], coherent: bool = True) -> Answer:
         """The answer that network outputs stand for."""

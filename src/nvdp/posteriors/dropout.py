@@ -81,6 +81,8 @@ class DropoutPosterior(Posterior[Prediction]):
         Where the raw σ is an output, it is Gaussian too and correlated with the mean. Its distribution is cut into
         `STRATA` equally probable parts, each of which is one component of the mixture.
         """
+        if self.likelihood.components > 1:
+            return super()._without_sampling(x)
         outputs, covariance = moments_by_task(self.network, x, self.rates, self.seen(x))
         size = self.likelihood.y_dim
         variance = covariance.diagonal()  # (task, point, output)

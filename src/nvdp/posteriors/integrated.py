@@ -18,7 +18,7 @@ from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.base import groups_of
 from nvdp.posteriors.dropout import DropoutPosterior, largest_array
-from nvdp.posteriors.prediction import Prediction
+from nvdp.posteriors.prediction import Prediction, mixture_log_prob
 from nvdp.tasks import PointSet
 
 SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
@@ -40,12 +40,23 @@ class IntegratedPosterior(DropoutPosterior):
         noise = LocalNoise(generator, self.engine.local_noise)
         hidden = self.network.hidden(points.x, self.rates, noise, self.seen(points.x))
         layer, rates = self._last()
-        mean, function_std = local_moments(layer, hidden, rates)
-        noise_std = self.likelihood.noise(mean)
-        std = (function_std.square() + noise_std.square()).sqrt()
-        one_by_one = (gaussian_log_prob(points.y, mean, std) * points.mask[..., None]).sum((-2, -1))
-        together = joint_log_density(points, hidden, mean, weight_variance(layer, rates), noise_std)
+        outputs, output_std = local_moments(layer, hidden, rates)
+        size = self.likelihood.y_dim  # the first outputs are the function; others, if any, describe the noise
+        means, noise_stds = self.likelihood.mixture(outputs)
+        stds = (output_std[..., :size].square() + noise_stds.square()).sqrt()
+        density = mixture_log_prob(gaussian_log_prob(points.y, means, stds))
+        one_by_one = (density * points.mask[..., None]).sum((-2, -1))
+        if not self.joint_share:
+            return one_by_one
+        mean, noise_std = self.likelihood(outputs)
+        together = joint_log_density(points, hidden, mean, weight_variance(layer, rates)[..., :size], noise_std)
         return torch.lerp(one_by_one, together, self.joint_share)
+
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """As any dropout posterior with a shared σ; where the network gives the noise, at its mean hidden layers."""
+        if self.likelihood.outputs == self.likelihood.y_dim:
+            return super()._without_sampling(x)
+        return self._integrated([self.network.hidden(x, self.rates, MeanWeights(), self.seen(x))[None]])
 
     @torch.no_grad()
     def at_mean_parameters(self, x: Any) -> Prediction:
@@ -72,9 +83,13 @@ class IntegratedPosterior(DropoutPosterior):
     def _moments(self, hidden: Float[Tensor, "sample task point k"]) -> tuple[Tensor, Tensor]:
         layer, rates = self._last()
         weight, bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
-        mean = hidden @ weight + bias[:, None]
-        variance = hidden.square() @ (weight * (layer.weight - weight)) + (bias * (layer.bias - bias))[:, None]
-        return mean, (variance + self.likelihood.noise(mean).square()).sqrt()
+        means, noise_stds = self.likelihood.mixture(hidden @ weight + bias[:, None])
+        weight_variance, bias_variance = (
+            (mean * (theta - mean))[..., : self.likelihood.y_dim]
+            for mean, theta in ((weight, layer.weight), (bias, layer.bias))
+        )
+        variance = hidden.square() @ weight_variance + bias_variance[:, None]
+        return means.flatten(0, 1), (variance + noise_stds.square()).sqrt().flatten(0, 1)
 
     def _last(self) -> tuple[DropoutLinear, LayerRates]:
         return list(self.network.dropout_layers())[-1], self.rates[-1]

@@ -100,15 +100,19 @@ class Prediction(Mixture):
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
 
-    def scaled(self, centre: Sequence[float], spread: Sequence[float]) -> "Prediction":
-        """The prediction of centre + spread · y, output by output, in float64; densities and quantiles go with it.
+    def scaled(self, centre: Sequence[float] | Tensor, spread: Sequence[float] | Tensor) -> "Prediction":
+        """The prediction of centre + spread · y in float64; densities and quantiles go with it.
+
+        Args:
+            centre: A number for each output, or a tensor that is broadcast to (*task, point, y).
+            spread: The same.
 
         >>> twice = Prediction(torch.ones(1, 3, 1), torch.ones(1, 3, 1)).scaled([10.0], [2.0])
         >>> twice.mean[0].item(), twice.std[0].item()
         (12.0, 2.0)
         """
         functions, stds = self.functions.double(), self.stds.double()
-        shift, factor = functions.new_tensor(centre), functions.new_tensor(spread)
+        shift, factor = (torch.as_tensor(v, dtype=functions.dtype, device=functions.device) for v in (centre, spread))
         return Prediction(torch.addcmul(shift, functions, factor), stds * factor, self.coherent)
 
     def sample(self, generator: torch.Generator | int = 0) -> Float[Tensor, "sample *task point y"]:
@@ -211,5 +215,8 @@ def prediction_of(
     """What a likelihood makes of network outputs."""
     if isinstance(likelihood, CategoricalLikelihood):
         return ClassPrediction(likelihood(outputs), coherent)
+    if likelihood.components > 1 and not coherent:
+        means, stds = likelihood.mixture(outputs)
+        return Prediction(means.flatten(0, 1), stds.flatten(0, 1), coherent)
     mean, std = likelihood(outputs)
     return Prediction(mean, std, coherent)

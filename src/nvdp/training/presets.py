@@ -118,6 +118,23 @@ RULES = (
     ),
     # A CNP learns slower with it.
     Rule({"family": ("gp", "image"), "preset": OWN, "dropout": True}, model={"encoder.task_norm": True}),
+    # The general prior: noise from the network, scored on targets alone.
+    Rule(
+        {"family": "general", "preset": OWN},
+        model={
+            "likelihood.min_std": 0.003,
+            "likelihood.shared_std": False,
+            "likelihood.components": 8,
+            "likelihood.joint_share": 0.1,
+            "likelihood.scored": "targets",
+            "encoder.residual": True,
+            "encoder.activation": "silu",
+            "encoder.aggregation": "bayesian",
+            "rates.residual": True,
+            "rates.activation": "silu",
+            "rates.floor": 0.001,
+        },
+    ),
     # On GP functions NVDP learns slower with it.
     Rule({"family": "image", "preset": OWN, "model": "nvdp"}, model={"rates.norm": True}),
     # Few-shot classification: the paper trains as VERSA does; shapes without a rule take those of 5-way 5-shot.
