@@ -44,7 +44,7 @@ class Predictor:
     """
 
     model: Any  # a `MetaModel`, of regression or classification
-    units: Units | ContextUnits
+    units: Units
     config: RunConfig | None = None  # of the run that trained it
     columns: Columns | None = None  # of the table that it was fitted to
     card: dict[str, Any] = field(default_factory=dict)  # what was measured
@@ -85,8 +85,7 @@ class Predictor:
     def in_units(self, posterior: Any, units: Units | TaskUnits | None = None) -> Any:
         """A posterior of the model, to be asked in the user's units; by default those of the predictor."""
         if units is None:
-            assert isinstance(self.units, Units), "units of a context are made by `adapt`"
-            units = self.units
+            units = self.units  # never those of a context, which `adapt` makes
         return posterior if units.same_x and units.same_y else PosteriorInUnits(posterior, units)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -103,7 +102,7 @@ def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
     return Predictor(model.eval().requires_grad_(False), *rest)
 
 
-def _own_units(model: AnyModel, task: str = "") -> Units | ContextUnits:
+def _own_units(model: AnyModel, task: str = "") -> Units:
     if task == PriorTasks.name:
         return ContextUnits()
     y_dim = model.config.y_dim if isinstance(model, RegressionModel) else 0

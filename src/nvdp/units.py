@@ -7,7 +7,7 @@ computed.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar, Self
 
@@ -38,12 +38,12 @@ class Units:
     3.0
     """
 
-    x_centre: Numbers
-    x_spread: Numbers
-    y_centre: Numbers
-    y_spread: Numbers
-    x_low: Numbers
-    x_high: Numbers
+    x_centre: Numbers = ()
+    x_spread: Numbers = ()
+    y_centre: Numbers = ()
+    y_spread: Numbers = ()
+    x_low: Numbers = ()
+    x_high: Numbers = ()
 
     @classmethod
     def of(cls, xs: Sequence[Float[np.ndarray, "_ x"]], ys: Sequence[Float[np.ndarray, "_ y"]] | None = None) -> Self:
@@ -75,7 +75,7 @@ class Units:
         """Whether outputs are taken as they are."""
         return _unchanged(self.y_centre, self.y_spread)
 
-    def of_context(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Self:
+    def of_context(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "Units | TaskUnits":
         """The units of a context: the same for all."""
         return self
 
@@ -115,13 +115,14 @@ class Units:
         """The inverse of `to_dict`."""
         bound = {"x_low": -np.inf, "x_high": np.inf}
         try:
-            return cls(**{k: tuple(bound[k] if v is None else float(v) for v in vs) for k, vs in values.items()})
+            given = {field.name: values[field.name] for field in fields(cls)} | values
+            return cls(**{k: tuple(bound[k] if v is None else float(v) for v in vs) for k, vs in given.items()})
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"these are no units of a model: {error}") from None
 
 
 @dataclass(frozen=True)
-class ContextUnits:
+class ContextUnits(Units):
     """Units that each context brings along, for a model that is right in any units: `nvdp.load("general")`.
 
     Outputs are standardised by the context: its mean and standard deviation with residuals cut at 3 mean absolute
@@ -134,21 +135,42 @@ class ContextUnits:
         x_range: Lowest and highest value of every input, if known.
 
     >>> context = PointSet.of([0.0, 4.0], [10.0, 30.0])
-    >>> units = ContextUnits().of(context)
+    >>> units = ContextUnits().of_points(context)
     >>> units.y_centre.item(), units.y_spread.item(), units.x_in([2.0, 6.0])[:, 0].tolist()
     (20.0, 10.0, [0.0, 2.0])
     """
 
     x_range: tuple[Numbers, Numbers] | None = None
-    same_x = same_y = False
+
+    @cached_property
+    def same_x(self) -> bool:
+        """Inputs are never taken as they are."""
+        return False
+
+    @cached_property
+    def same_y(self) -> bool:
+        """Nor are outputs."""
+        return False
+
+    def x_in(self, x: Any) -> Any:
+        """Refused: each context has units of its own."""
+        raise InputError("this model takes its units from a context; adapt it to one first")
+
+    def outside(self, x: Float[np.ndarray, "point x"]) -> Any:
+        """No point is outside a range of training: inputs are scaled to it."""
+        return np.zeros(len(x), bool)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The range of inputs, if it is known."""
+        return {"x_range": self.x_range}
 
     def of_context(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "TaskUnits":
         """The units that a context brings along, given as to ``model.adapt``."""
         if isinstance(x, PointSet):
-            return self.of(x, single=False)
-        return self.of(PointSet.of(x, y, mask), single=torch.as_tensor(x).dim() < 3)
+            return self.of_points(x, single=False)
+        return self.of_points(PointSet.of(x, y, mask), single=torch.as_tensor(x).dim() < 3)
 
-    def of(self, context: PointSet, single: bool = True) -> "TaskUnits":
+    def of_points(self, context: PointSet, single: bool = True) -> "TaskUnits":
         """The units of the tasks of a context; `single` if it is one task, given without an axis of tasks."""
         if context.x.shape[-1] > MOST_INPUTS:
             raise InputError(f"x has {context.x.shape[-1]} features; this model takes at most {MOST_INPUTS}")

@@ -120,7 +120,7 @@ def standardised(draw: Draw, x: Tensor, y: Tensor, sizes: Tensor, inputs: Tensor
     # Without a spread of its own a context says nothing about units: those of the whole task are then 1.
     y = (y - y.mean(1, keepdim=True)) / y.std(1, keepdim=True).clamp(min=1e-9)
     y = (y * (0.5 * draw.normal(1, 1)).exp() + draw.normal(1, 1)).clamp(-1e3, 1e3)
-    units = ContextUnits().of(PointSet(x, y, is_context), single=False)
+    units = ContextUnits().of_points(PointSet(x, y, is_context), single=False)
     known = (draw.chance(0.3) | (sizes < 2))[:, None, None]
     low, high = x.amin(1, keepdim=True), x.amax(1, keepdim=True)
     spread = ((high - low) / math.sqrt(12)).clamp(min=1e-9)
