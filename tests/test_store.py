@@ -7,15 +7,19 @@ import sqlite3
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from command_line import nvdp, refusal
 
-from nvdp.errors import InputError
+from faults.stored import flipped_bits
+from nvdp.errors import FarNote, InputError
+from nvdp.loading import load
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.models.state import TaskState
 from nvdp.store import TaskStore, store_stats
+from nvdp.tables import NVDPRegressor
 
 
 @pytest.fixture
@@ -87,6 +91,56 @@ def test_bad_points_change_nothing(model, path):
         assert (len(store), store.count("a")) == (1, 1)
         with pytest.raises(InputError, match="named by a text"):
             store.observe("", [0.0], [1.0])
+
+
+@pytest.mark.parametrize("value", [np.float64(1e30), np.float64(1e38), np.float64(1e200)])
+def test_a_huge_value_is_refused_and_poisons_nothing(model, path, value):
+    with TaskStore(path, model) as store:
+        store.observe("anna", [0.5], [1.0])
+        before = store.state(["anna"]).sums
+        for x, y in ((np.array([1.2]), np.array([value])), (np.array([value]), np.array([0.0]))):
+            with pytest.raises(InputError, match="task 'anna': the point"):
+                store.observe("anna", x, y)
+            with pytest.raises(InputError, match="task 'bert': the point"):
+                store.observe_many(["anna", "bert"], [[0.1], x], [[0.1], y])
+            with pytest.raises(InputError, match="too far"):
+                model.adapt([0.5], [1.0]).update(x, y)
+        assert torch.equal(store.state(["anna"]).sums, before)
+        assert (len(store), store.count("anna")) == (1, 1)
+
+
+def test_data_far_from_training_are_told_with_the_numbers():
+    gp = load("gp-nvdp")
+    with pytest.warns(FarNote, match="y goes from 470 to 510; the model has learned from values around 0"):
+        gp.adapt([0.0, 1.0], [470.0, 510.0])
+    with pytest.warns(FarNote, match=r"1 of 2 points lie outside the inputs of training, \[-2, 2\]"):
+        gp.adapt([0.0, 9.0], [0.1, 0.2])
+    with pytest.warns(FarNote, match="y goes from 100000 to 100000"), TaskStore(":memory:", gp) as store:
+        store.observe("anna", [0.5], [1e5])
+    with pytest.warns(FarNote, match="y goes from"):
+        NVDPRegressor.from_pretrained("gp").fit([[0.5]], [40.0])
+
+
+@pytest.mark.parametrize("batch", [2, 1_000])
+def test_a_file_is_taken_in_whole_or_not_at_all(tmp_path, monkeypatch, batch):
+    monkeypatch.setattr("nvdp.store.TASKS_AT_ONCE", batch)
+    table, db = tmp_path / "new.csv", tmp_path / "tasks.db"
+    rows = [f"t{number % 5},0.5,0.1" for number in range(9)]
+    table.write_text("\n".join(["tree,day,size", *rows[:4], "", *rows[4:], "bad,0.5,1e30"]) + "\n")
+    common = ["--model", "gp-nvdp", "--task", "tree", "--x", "day", "--y", "size"]
+    said = refusal("store", "observe", db, table, *common)
+    assert "line 12, task 'bad': the point x = 0.5, y = 1e+30" in said
+    assert "nothing of the file was taken in" in said
+    assert json.loads(nvdp("store", "stats", db, "--json").stdout)["points"] == 0
+    table.write_text(table.read_text().replace("bad,0.5,1e30", "good,0.5,0.3"))
+    assert "observed 10 points of 6 tasks" in nvdp("store", "observe", db, table, *common).stdout
+
+
+def test_half_a_character_in_a_name_is_one_line(model, path):
+    with TaskStore(path, model) as store:
+        for call in (lambda: store.observe("\ud800", [0.0], [1.0]), lambda: store.predict("a\udfff", [0.0])):
+            with pytest.raises(InputError, match="half a character"):
+                call()
 
 
 LOOP = """
@@ -178,6 +232,32 @@ def test_damage_is_one_line(model, path, tmp_path):
         store._file.db.execute("UPDATE task SET sums = zeroblob(length(sums))")
         with pytest.raises(InputError, match="the state of task 'a' is damaged"):
             store.predict("a", [0.0])
+
+
+def test_a_flipped_bit_is_noticed_or_harmless(tmp_path):
+    tally = flipped_bits(tmp_path, 60)
+    assert tally.wrong == []
+    assert tally.tried == 60
+
+
+def test_a_file_of_another_version_or_of_something_else_is_left_as_it_is(model, path, tmp_path):
+    TaskStore(path, model).close()
+    db = sqlite3.connect(path)
+    db.execute("UPDATE store SET value = 99 WHERE key = 'version'")
+    db.commit()
+    db.close()
+    for use in (lambda: TaskStore(path, model), lambda: store_stats(path)):
+        with pytest.raises(InputError, match="format version 99; this nvdp reads 3"):
+            use()
+    other = sqlite3.connect(tmp_path / "other.db")
+    other.execute("CREATE TABLE songs (title TEXT)")
+    other.close()
+    before = (tmp_path / "other.db").read_bytes()
+    for use in (lambda: TaskStore(tmp_path / "other.db", model), lambda: store_stats(tmp_path / "other.db")):
+        with pytest.raises(InputError, match="songs"):
+            use()
+    assert (tmp_path / "other.db").read_bytes() == before
+    assert not list(tmp_path.glob("other.db-*"))
 
 
 def test_a_file_with_a_damaged_middle_is_one_line(model, path, make_task):

@@ -23,8 +23,16 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} '{name}'; {hint}: {', '.join(names)}")
 
 
-class NameNote(UserWarning):
-    """A note about how something that was given is understood; the command line prints it as one line."""
+class Note(UserWarning):
+    """Something that a user should know about what was given; the command line prints it as one line."""
+
+
+class NameNote(Note):
+    """A note about how a name is understood."""
+
+
+class FarNote(Note):
+    """A context or a query is unlike the data that a model has learned from."""
 
 
 def check_format(what: object, version: object, expected: int, remedy: str) -> None:

@@ -19,7 +19,7 @@ from nvdp.data import gp
 from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
-from nvdp.errors import InputError, NameNote, check_format, unknown_name
+from nvdp.errors import FarNote, InputError, NameNote, check_format, unknown_name
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.system import new_folder, write_text
@@ -72,7 +72,16 @@ class Predictor:
             `to_bytes`.
         """
         units = self.units.of_context(x, y, mask)
-        return self.in_units(self.model.adapt(*units.points_in(x, y), mask), units)
+        posterior = self.in_units(self.model.adapt(*units.points_in(x, y), mask), units)
+        if mask is None:
+            self.warn_far(x, y)
+        return posterior
+
+    def warn_far(self, x: Any, y: Any = None) -> None:
+        """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
+        note = self.units.far(x, y)
+        if note is not None:
+            warnings.warn(note, FarNote, stacklevel=3)
 
     def posterior_from_bytes(self, data: bytes) -> Any:
         """The posterior whose ``to_bytes`` gave these bytes."""

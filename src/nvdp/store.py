@@ -21,14 +21,15 @@ from torch import Tensor
 from nvdp.errors import InputError, check_format
 from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel, RegressionModel
-from nvdp.models.state import TaskState, encoder_fingerprint, feature_sums
+from nvdp.models.state import PointError, TaskState, encoder_fingerprint, feature_sums
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, as_points
 
-STORE_VERSION = 2
+STORE_VERSION, OLD_VERSION = 3, 2  # the old one's checksums do not cover the names of tasks
 PAGE_BYTES = 8_192  # seven rows of 128 features
 BUSY_SECONDS = 60
 ROWS_AT_ONCE = 1_000  # in one SELECT
+TASKS_AT_ONCE, POINTS_AT_ONCE = 1_000, 10_000  # that are encoded together
 _SCHEMA = """
 CREATE TABLE store (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE task (id TEXT PRIMARY KEY, count INTEGER NOT NULL, sums BLOB NOT NULL, checksum INTEGER NOT NULL);
@@ -43,37 +44,50 @@ class StateFile:
     """
 
     def __init__(self, path: Path, features: int, made_by: tuple[bytes, str], power_safe: bool) -> None:
-        self.path, self._features = path, features
+        self.path, self._features, self._made_by = path, features, made_by
+        self._version, self._checked = STORE_VERSION, False
+        self._compare(read_about(path))  # before anything is written, as the file may be something else
         with one_line(path):
             self.db = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
             try:
-                self._open(*made_by, power_safe)
+                self._open(power_safe)
             except BaseException:
                 self.db.close()
                 raise
 
-    def _open(self, encoder: bytes, units: str, power_safe: bool) -> None:
+    def _open(self, power_safe: bool) -> None:
         self.db.execute(f"PRAGMA page_size={PAGE_BYTES}")
         self.db.execute("PRAGMA journal_mode=WAL")
         self.db.execute(f"PRAGMA synchronous={'FULL' if power_safe else 'NORMAL'}")
         with self.transaction():
-            tables = {name for (name,) in self.db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            if not tables:
+            about = _about(self.db, self.path)
+            if not about:
                 for statement in _SCHEMA.strip().splitlines():
                     self.db.execute(statement)
-                new = {"version": STORE_VERSION, "encoder": encoder, "features": self._features, "units": units}
-                self.db.executemany("INSERT INTO store VALUES (?, ?)", new.items())
-                return
-        if tables != {"store", "task"}:
-            raise InputError(f"{self.path} is an SQLite file of something else: it has the tables {sorted(tables)}")
-        about: dict[str, Any] = dict(self.db.execute("SELECT key, value FROM store"))
-        check_format(self.path, about.get("version"), STORE_VERSION, "observe the points again")
-        if about["encoder"] != encoder:
+                encoder, units = self._made_by
+                about = {"version": STORE_VERSION, "encoder": encoder, "features": self._features, "units": units}
+                self.db.executemany("INSERT INTO store VALUES (?, ?)", about.items())
+        self._compare(about)
+        self._version = about["version"]
+        if self._version == OLD_VERSION:
+            self.check()  # its checksums do not cover the names
+
+    def _compare(self, about: dict[str, Any]) -> None:
+        """Refuse states of another encoder or of points in other units."""
+        encoder, units = self._made_by
+        if about and about["encoder"] != encoder:
             raise InputError(
                 f"{self.path} holds states of the encoder {about['encoder'].hex()}; this model's is {encoder.hex()}"
             )
-        if about["units"] != units:
+        if about and about["units"] != units:
             raise InputError(f"{self.path} holds states of points in other units: {about['units']}; now {units}")
+
+    def check(self) -> None:
+        """Compare the index with the table, once: damage there would make a known task look like a new one."""
+        if not self._checked:
+            with one_line(self.path):
+                _check_structure(self.db, self.path)
+            self._checked = True
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -97,11 +111,13 @@ class StateFile:
                 marks = ",".join("?" * len(part))
                 found = self.db.execute(f"SELECT id, count, sums, checksum FROM task WHERE id IN ({marks})", part)
                 rows.update((name, row) for name, *row in found)
+        if len(rows) < len(set(names)):
+            self.check()
         counts, sums = torch.zeros(len(names), dtype=torch.int64), np.zeros((len(names), self._features))
         for index, name in enumerate(names):
             if name in rows:
                 count, data, checksum = rows[name]
-                if len(data) != 8 * self._features or _checksum(count, data) != checksum:
+                if not _is_whole(name, count, data, checksum, self._version) or len(data) != 8 * self._features:
                     raise InputError(f"{self.path}: the state of task '{name}' is damaged")
                 counts[index], sums[index] = count, np.frombuffer(data, "<f8")
         return torch.from_numpy(sums), counts
@@ -113,20 +129,23 @@ class StateFile:
         self.db.executemany(
             "INSERT INTO task VALUES (?, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
             "SET count = excluded.count, sums = excluded.sums, checksum = excluded.checksum",
-            ((name, count, data := row.tobytes(), _checksum(count, data)) for name, count, row in rows),
+            (
+                (name, count, data := row.tobytes(), _checksum(name, count, data, self._version))
+                for name, count, row in rows
+            ),
         )
 
     def count(self, name: str) -> int:
         """How many points of a task have been seen."""
-        with one_line(self.path):
-            row = self.db.execute("SELECT count FROM task WHERE id = ?", [name]).fetchone()
-        return int(row[0]) if row else 0
+        return int(self.read([name])[1])
 
     def __len__(self) -> int:
+        self.check()
         with one_line(self.path):
             return int(self.db.execute("SELECT COUNT(*) FROM task").fetchone()[0])
 
     def __iter__(self) -> Iterator[str]:
+        self.check()
         with one_line(self.path):
             for (name,) in self.db.execute("SELECT id FROM task ORDER BY rowid"):
                 yield name
@@ -137,13 +156,56 @@ class StateFile:
 
 
 def store_stats(path: Path) -> dict[str, float]:
-    """Tasks and points of a store, and its size on disk, the log of recent writes included; needs no model."""
+    """Tasks and points of a store, and its size on disk, the log of recent writes included; needs no model.
+
+    Every state is compared with its checksum.
+    """
     if not path.exists():
         raise InputError(f"{path} does not exist; `nvdp store observe` makes it")
-    with one_line(path), closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as db:
-        tasks, points = db.execute("SELECT COUNT(*), COALESCE(SUM(count), 0) FROM task").fetchone()
+    about = read_about(path)
+    if not about:
+        raise InputError(f"{path} is empty; `nvdp store observe` makes a store")
+    tasks = points = 0
+    with one_line(path), closing(_reader(path)) as db:
+        _check_structure(db, path)
+        for name, count, data, checksum in db.execute("SELECT id, count, sums, checksum FROM task"):
+            if not _is_whole(name, count, data, checksum, about["version"]):
+                raise InputError(f"{path}: the state of task '{name}' is damaged")
+            tasks, points = tasks + 1, points + count
     size = sum(file.stat().st_size for file in (path, path.with_name(f"{path.name}-wal")) if file.exists())
     return {"tasks": tasks, "points": points, "bytes": size, "bytes_per_task": round(size / max(tasks, 1), 1)}
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What a store says about itself, without changing its file; {} for a file that is absent or empty."""
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    with one_line(path), closing(_reader(path)) as db:
+        return _about(db, path)
+
+
+def _reader(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", timeout=BUSY_SECONDS, uri=True)
+
+
+def _about(db: sqlite3.Connection, path: Path) -> dict[str, Any]:
+    tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not tables:
+        return {}
+    if tables != {"store", "task"}:
+        raise InputError(f"{path} is an SQLite file of something else: it has the tables {sorted(tables)}")
+    about: dict[str, Any] = dict(db.execute("SELECT key, value FROM store"))
+    if about.get("version") != OLD_VERSION:
+        check_format(path, about.get("version"), STORE_VERSION, "observe the points again")
+    if set(about) != {"version", "encoder", "features", "units"} or not isinstance(about["encoder"], bytes):
+        raise InputError(f"{path} is damaged: it does not say which encoder and units its states are of")
+    return about
+
+
+def _check_structure(db: sqlite3.Connection, path: Path) -> None:
+    (found,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise InputError(f"{path} is damaged: {' '.join(str(found).split())}")
 
 
 @contextmanager
@@ -155,8 +217,14 @@ def one_line(path: Path) -> Iterator[None]:
         raise InputError(f"{path} cannot be used as a store of tasks: {error}") from None
 
 
-def _checksum(count: int, data: bytes) -> int:
-    return zlib.crc32(data, count & 0xFFFFFFFF)
+def _checksum(name: str, count: int, data: bytes, version: int) -> int:
+    before = "" if version == OLD_VERSION else name
+    return zlib.crc32(data, zlib.crc32(before.encode(), count & 0xFFFFFFFF) if before else count & 0xFFFFFFFF)
+
+
+def _is_whole(name: Any, count: Any, data: Any, checksum: Any, version: int) -> bool:
+    types = isinstance(name, str) and isinstance(count, int) and isinstance(data, bytes)
+    return types and count >= 0 and _checksum(name, count, data, version) == checksum
 
 
 __all__ = ["TaskStore", "store_stats"]
@@ -210,45 +278,71 @@ class TaskStore:
     def _add(self, tasks: Sequence[str], xs: Sequence[Any], ys: Sequence[Any], sign: int) -> list[int]:
         if not len(tasks) == len(xs) == len(ys):
             raise InputError(f"{len(tasks)} tasks need as many x and y; got {len(xs)} and {len(ys)}")
-        names = list(dict.fromkeys(map(_task_name, tasks)))
-        place = {name: index for index, name in enumerate(names)}
-        owner = [place[task] for task in tasks]
-        added, points = self._sums(owner, xs, ys, len(names))
+        names = [_task_name(task) for task in tasks]
+        starts = range(0, len(names), TASKS_AT_ONCE)
+        added = self._sums(names, xs, ys, 0)  # before other writers have to wait
+        seen: dict[str, int] = {}
         with self._file.transaction():
-            sums, counts = self._file.read(names)
-            sums, counts = sums + sign * added, counts + sign * points
-            if (counts < 0).any():
-                worst = int(counts.argmin())
-                raise InputError(
-                    f"cannot forget {int(points[worst])} points of '{names[worst]}', which has seen "
-                    f"{int(counts[worst] + points[worst])}"
-                )
-            sums = sums * (counts > 0)[:, None]
-            self.model.encoder.check_sums(sums)
-            self._file.write(names, (sums, counts))
-        seen = counts.tolist()
-        return [seen[index] for index in owner]
+            for start in starts:
+                seen |= self._change(*(self._sums(names, xs, ys, start) if start else added), sign)
+        return [seen[name] for name in names]
 
-    def _sums(self, owner: Sequence[int], xs: Sequence[Any], ys: Sequence[Any], tasks: int) -> States:
-        """Feature sums of each task; all points are encoded as one set, so that none is padding."""
-        if not owner:
-            return torch.zeros(0, self._features, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
-        units = self.predictor.units
-        sets = [(as_points(units.x_in(x), "x"), as_points(units.y_in(y), "y")) for x, y in zip(xs, ys, strict=True)]
-        if len(sets) == 1:
-            return feature_sums(self.model, PointSet.of(*sets[0]))
-        for x, y in sets:
+    def _change(self, names: list[str], added: Tensor, points: Tensor, sign: int) -> dict[str, int]:
+        """Add to the states of tasks, or take away; inside a transaction. How many points each has seen then."""
+        sums, counts = self._file.read(names)
+        sums, counts = sums + sign * added, counts + sign * points
+        if (counts < 0).any():
+            worst = int(counts.argmin())
+            raise InputError(
+                f"cannot forget {int(points[worst])} points of '{names[worst]}', which has seen "
+                f"{int(counts[worst] + points[worst])}"
+            )
+        sums = sums * (counts > 0)[:, None]
+        self.model.encoder.check_sums(sums)
+        self._file.write(names, (sums, counts))
+        return dict(zip(names, counts.tolist(), strict=True))
+
+    def _sums(
+        self, tasks: Sequence[str], xs: Sequence[Any], ys: Sequence[Any], start: int
+    ) -> tuple[list[str], Float[Tensor, "task feature"], Int[Tensor, " task"]]:
+        """Names, feature sums and counts of up to `TASKS_AT_ONCE` of the tasks, from `start` on.
+
+        Each point is encoded as a set of its own. A task may be named more than once. A point that cannot be
+        remembered is told with its place in `tasks`.
+        """
+        part = slice(start, start + TASKS_AT_ONCE)
+        names = list(dict.fromkeys(tasks[part]))
+        place = {name: index for index, name in enumerate(names)}
+        units, sets = self.predictor.units, []
+        for name, raw_x, raw_y in zip(tasks[part], xs[part], ys[part], strict=True):
+            x, y = as_points(units.x_in(raw_x), "x"), as_points(units.y_in(raw_y), "y")
             if len(x) != len(y):
-                raise InputError(f"x holds {len(x)} points and y {len(y)}; they must agree for every task")
+                raise InputError(f"task '{name}': x holds {len(x)} points and y {len(y)}; they must agree")
+            sets.append((x, y))
         widths = {(x.shape[1], y.shape[1]) for x, y in sets}
         if len(widths) > 1:
             raise InputError(f"tasks of one store must share their (x, y) widths; got {sorted(widths)}")
+        sums = torch.zeros(len(names), self._features, dtype=torch.float64)
+        if not sets:
+            return names, sums, torch.zeros(0, dtype=torch.int64)
         sizes = torch.tensor([len(x) for x, _ in sets])
-        x, y = (torch.cat([each[part] for each in sets])[:, None] for part in (0, 1))  # each point a set of its own
-        features, _ = feature_sums(self.model, PointSet.of(x, y))
-        index = torch.repeat_interleave(torch.tensor(owner), sizes)
-        sums = torch.zeros(tasks, self._features, dtype=torch.float64).index_add_(0, index, features)
-        return sums, torch.bincount(index, minlength=tasks)
+        owner = torch.repeat_interleave(torch.tensor([place[name] for name in tasks[part]]), sizes)
+        points = PointSet.of(*(torch.cat([each[side] for each in sets])[:, None] for side in (0, 1)))
+        for first in range(0, len(owner), POINTS_AT_ONCE):
+            some = slice(first, first + POINTS_AT_ONCE)
+            try:
+                features, _ = feature_sums(self.model, PointSet(points.x[some], points.y[some], points.mask[some]))
+            except PointError as error:
+                flat = first + error.place[0]
+                which = int(torch.searchsorted(sizes.cumsum(0), flat, right=True))
+                number = flat - int(sizes[:which].sum())
+                x, y = np.asarray(xs[start + which])[number], np.asarray(ys[start + which])[number]
+                told = np.ravel(x).tolist(), np.ravel(y).tolist()
+                raise PointError(*told, (start + which, number), f"task '{tasks[start + which]}': ") from None
+            sums.index_add_(0, owner[some], features)
+        for raw_x, raw_y in zip(xs[part], ys[part], strict=True):
+            self.predictor.warn_far(raw_x, raw_y)
+        return names, sums, torch.bincount(owner, minlength=len(names))
 
     def state(self, tasks: Sequence[str]) -> TaskState:
         """The states of several tasks, in the model's units; one that was never observed is empty."""
@@ -299,4 +393,6 @@ class TaskStore:
 def _task_name(task: object) -> str:
     if not isinstance(task, str) or not task:
         raise InputError(f"a task is named by a text that is not empty; got {task!r}")
+    if not task.isascii() and any("\ud800" <= letter <= "\udfff" for letter in task):
+        raise InputError(f"a task is named by a text; {task!a} holds half a character and cannot be stored")
     return task

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import Prediction
-from nvdp.tasks import PointSet
+from nvdp.tasks import PointSet, as_tensor
 
 Numbers = tuple[float, ...]
 ROUNDING = 1e-12  # a spread below this share of the centre is that of a constant column
+FAR = 6.0  # spreads from the centre: an output that no model was trained on
 RANGE_MARGIN = 1e-6  # of the range: an input at its very end is inside, whatever the rounding
 
 
@@ -106,6 +107,34 @@ class Units:
         reach = np.where(np.isfinite(high - low), high - low, 0.0) * RANGE_MARGIN
         return ((x < low - reach) | (x > high + reach)).any(1)
 
+    def far(self, x: Any, y: Any = None) -> str | None:
+        """What a user should know of a context that is unlike the data of training; None if it is not.
+
+        >>> Units.identity(1, 1, -2.0, 2.0).far([0.0, 1.0], [510.0, 470.0])
+        'y goes from 470 to 510; the model has learned from values around 0 with a spread of 1: do not trust it here'
+        """
+        if isinstance(x, PointSet):
+            x, y = x.x[x.mask], x.y[x.mask]
+        if not len(x):
+            return None
+        notes = []
+        points = _rows(x, len(self.x_centre))
+        if outside := int(self.outside(points).sum()):
+            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(self.x_low, self.x_high, strict=True))
+            notes.append(
+                f"{outside} of {len(points)} points lie outside the inputs of training, {bounds}: nothing was learned "
+                "about functions there"
+            )
+        outputs = () if y is None else zip(self.y_centre, self.y_spread, strict=True)
+        for column, (centre, spread) in enumerate(outputs):
+            values = _rows(y, len(self.y_centre))[:, column]
+            if np.abs(values - centre).max() > FAR * spread:
+                notes.append(
+                    f"y goes from {values.min():g} to {values.max():g}; the model has learned from values around "
+                    f"{centre:g} with a spread of {spread:g}: do not trust it here"
+                )
+        return "; ".join(notes) or None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain lists of numbers; None stands for no bound."""
         return {name: [v if np.isfinite(v) else None for v in values] for name, values in asdict(self).items()}
@@ -159,6 +188,10 @@ class ContextUnits(Units):
     def outside(self, x: Float[np.ndarray, "point x"]) -> Any:
         """No point is outside a range of training: inputs are scaled to it."""
         return np.zeros(len(x), bool)
+
+    def far(self, x: Any, y: Any = None) -> str | None:
+        """No context is far: units are its own."""
+        return None
 
     def to_dict(self) -> dict[str, Any]:
         """The range of inputs, if it is known."""
@@ -355,6 +388,10 @@ def _moments(values: Float[np.ndarray, "_ column"]) -> tuple[Numbers, Numbers]:
         raise InputError(f"the largest value is {largest:g}; standardising needs values whose squares are finite")
     tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)  # a constant column, up to rounding
     return _numbers(centre), _numbers(np.where(tiny, 1.0, spread))
+
+
+def _rows(values: Any, width: int) -> Float[np.ndarray, "point column"]:
+    return np.asarray(as_tensor(values, "values").detach().cpu().double()).reshape(-1, width)
 
 
 def _numbers(values: Any) -> Numbers:

@@ -1,5 +1,7 @@
 """Tables as people have them: what is read, what is left out and what is refused, with its line."""
 
+import gzip
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -94,3 +96,43 @@ def test_columns_have_one_part_each(tmp_path):
         Columns("tree", ("day",), ("day",))
     with pytest.raises(InputError, match="does not exist"):
         read_tasks(tmp_path / "absent.csv", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("tree,day,size\na,1,2,9\nb,1,2,9\n", "line 2 has 4 cells and the header has 3"),
+        ("tree,day,size\na,1,2\n\n\nb,1\n", "line 5 has 2 cells and the header has 3"),
+        ('tree,day,size\na,1,2\n"b\nc",1,2\nd,1,2,3\n', "line 5 has 4 cells"),
+        ("tree,day,size,day\na,1,2,3\n", "2 columns are named 'day'"),
+        ('tree,day,size\na,1,2\n"b,1,2\n', "unexpected end of data"),
+        ("tree,day,size\n\na,1,2\n\na,1,tall\n", "holds 'tall' in line 5"),
+        (b"PK\3\4\0\0", "it is a zip archive; unpack it first"),
+    ],
+    ids=["shifted", "short", "line break in a cell", "doubled name", "open quote", "blank lines", "zip"],
+)
+def test_rows_that_do_not_fit_the_header_are_refused_with_their_line(table, text, words):
+    with pytest.raises(InputError) as caught:
+        table(text)
+    assert words in str(caught.value)
+
+
+def test_empty_cells_behind_the_last_column_shift_nothing(table):
+    assert table("tree,day,size\na,1,2,,\n").tasks[0].y.item() == 2.0
+
+
+def test_packed_tables_are_read_and_never_unpacked_without_end(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("tree,day,size\n" + "a,1,2\n" * 1_000)
+    assert len(read_tasks(path, COLUMNS).tasks[0].x) == 1_000
+    monkeypatch.setattr("nvdp.data.tables.MOST_CELLS", 600)
+    with pytest.raises(InputError, match="holds more than 600 cells; write it as a folder of Parquet files"):
+        read_tasks(path, COLUMNS)
+    pd.DataFrame({"tree": ["a"] * 300, "day": 1.0, "size": 2.0}).to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(InputError, match="holds 900 cells; 600 are read at once"):
+        read_tasks(tmp_path / "table.parquet", COLUMNS)
+    monkeypatch.undo()
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        read_tasks(path, COLUMNS)

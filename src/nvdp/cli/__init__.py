@@ -8,13 +8,14 @@ import inspect
 import re
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from nvdp import __version__
-from nvdp.errors import InputError, NameNote
+from nvdp.errors import FarNote, InputError, Note
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +26,9 @@ app = typer.Typer(
 
 # Modules with commands, in the order in which --help lists them.
 MODULES = ("fit", "store", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
+
+
+SHOW = warnings.showwarning
 
 
 def _print_version(wanted: bool) -> bool:
@@ -53,6 +57,7 @@ def _common(
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
     warnings.formatwarning = _format
+    warnings.showwarning = _show_once(SHOW)
     for module in MODULES:
         import_module(f"nvdp.cli.{module}")
     _unwrap_help(app)
@@ -89,7 +94,22 @@ def unwrapped(docstring: str) -> str:
     return re.sub(r"(?<!\n)\n(?=[^\s])", " ", inspect.cleandoc(docstring))
 
 
+def _show_once(show: Callable[..., None]) -> Callable[..., None]:
+    """Shows the first note about far data alone: with many tasks there may be one for each."""
+    seen: set[type[Warning]] = set()
+
+    def show_first(message: Warning | str, category: type[Warning], *more: Any) -> None:
+        if category is FarNote and category in seen:
+            return
+        seen.add(category)
+        show(message, category, *more)
+
+    return show_first
+
+
 def _format(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    return f"note: {message}\n" if category is NameNote else f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    return (
+        f"note: {message}\n" if issubclass(category, Note) else f"{filename}:{lineno}: {category.__name__}: {message}\n"
+    )

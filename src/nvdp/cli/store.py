@@ -19,27 +19,30 @@ Model = Annotated[str, typer.Option(help="A run folder, a folder of `nvdp fit`, 
 TaskColumn = Annotated[str, typer.Option(help="The column that names the task.")]
 Inputs = Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")]
 Outputs = Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")]
-BATCH = 1_000  # tasks in one transaction
 
 
 @store.command()
 def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs, y: Outputs) -> None:
-    """Take in the rows of a table; tasks that are known already go on from where they are.
+    """Take in the rows of a table, all or none; tasks that are known already go on from where they are.
 
     Example: nvdp store observe trees.db new_rows.csv --model gp-nvdp --task tree --x day --y size
     """
     from nvdp.cli.tables import column_names, say
     from nvdp.data.tables import Columns, read_tasks
     from nvdp.loading import load
+    from nvdp.models.state import PointError
     from nvdp.store import TaskStore
 
     predictor = load(model)
     rows = read_tasks(table, Columns(task, column_names(x), column_names(y)))
     say(rows.note)
     with TaskStore(file, predictor) as tasks:
-        for start in range(0, len(rows.tasks), BATCH):
-            part = rows.tasks[start : start + BATCH]
-            tasks.observe_many([each.name for each in part], [each.x for each in part], [each.y for each in part])
+        try:
+            tasks.observe_many(*zip(*((each.name, each.x, each.y) for each in rows.tasks), strict=True))
+        except PointError as error:
+            which, point = error.place
+            line = rows.line(rows.tasks[which].rows[point])
+            raise InputError(f"{table}, line {line}, {error}; nothing of the file was taken in") from None
         points = sum(len(each.x) for each in rows.tasks)
         typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {file} holds {len(tasks)} tasks")
 

@@ -4,27 +4,28 @@ Cells are read as text and turned into numbers here, so that a task named 007 ke
 is told with its line. Rows with an empty cell are left out and counted.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import bz2
+import csv
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt64
 
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
-from collections.abc import Iterator
-from dataclasses import field
-from typing import TYPE_CHECKING
 
-from jaxtyping import UInt64
-
-if TYPE_CHECKING:
-    import pandas as pd
-
+MOST_CELLS = 50_000_000  # of a file that is read at once
+IN_PARTS = "write it as a folder of Parquet files, which is read in parts"
+PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+LINE = "line of the file"  # the name of an index
 EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
 
 
@@ -63,6 +64,11 @@ class TaskTable:
     rows: int
     dropped: int  # rows with an empty cell
     sampled_from: int | None = None  # about as many tasks, if these are a sample
+    index: Any = None  # of the frame that was read
+
+    def line(self, row: Any) -> int:
+        """The line of a row in its file, counted from 1."""
+        return _line(self.index, row)
 
     @property
     def note(self) -> str | None:
@@ -71,22 +77,68 @@ class TaskTable:
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """A CSV or Parquet file, every CSV cell as text."""
+    """A CSV or Parquet file, every CSV cell as text; a CSV may be packed as .gz, .bz2 or .xz.
+
+    A row with more or fewer cells than the header is refused with its line. The index of a CSV file are its lines.
+    """
     import pandas as pd
 
     try:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            return pd.read_parquet(path)
-        return pd.read_csv(path, dtype=str, na_filter=False, skipinitialspace=True, encoding="utf-8-sig")
+        return _read_parquet(path) if path.suffix.lower() in SUFFIXES else _read_csv(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except ImportError:
         raise InputError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow, or give a CSV file") from None
-    except pd.errors.EmptyDataError:
-        raise InputError(f"{path} is empty; expected a line of column names and rows") from None
-    except (pd.errors.ParserError, UnicodeError, OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[-1]
+    except InputError:
+        raise
+    except (pd.errors.ParserError, csv.Error, UnicodeError, OSError, EOFError, ValueError, zlib.error) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InputError(f"{path} cannot be read as a table: {reason}") from None
+
+
+def _read_parquet(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+    from pyarrow import parquet
+
+    about = parquet.read_metadata(path)
+    cells = about.num_rows * about.num_columns
+    if cells > MOST_CELLS:
+        raise InputError(f"{path} holds {cells:,} cells; {MOST_CELLS:,} are read at once: {IN_PARTS}")
+    return pd.read_parquet(path)
+
+
+def _read_csv(path: Path) -> "pd.DataFrame":
+    import pandas as pd
+
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\3\4":
+            raise InputError(f"{path} cannot be read as a table: it is a zip archive; unpack it first")
+    opened = PACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig", newline="")
+    rows: list[list[str]] = []
+    lines: list[int] = []
+    with opened as file:
+        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        header = [name.strip() for name in next(filter(None, reader), [])]
+        if not header:
+            raise InputError(f"{path} is empty; expected a line of column names and rows")
+        twice = next((name for name in header if header.count(name) > 1), None)
+        if twice is not None:
+            raise InputError(f"{path} cannot be read as a table: {header.count(twice)} columns are named '{twice}'")
+        line, width = reader.line_num + 1, len(header)
+        for row in reader:
+            if len(row) > width and not any(cell.strip() for cell in row[width:]):
+                row = row[:width]
+            if row and len(row) != width:
+                raise InputError(
+                    f"{path} cannot be read as a table: line {line} has {len(row)} cells and the header has {width}"
+                )
+            if row:
+                rows.append(row)
+                lines.append(line)
+            line = reader.line_num + 1
+            if len(rows) * width > MOST_CELLS:
+                raise InputError(f"{path} holds more than {MOST_CELLS:,} cells; {IN_PARTS}")
+    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=str)
 
 
 def read_tasks(path: Path, columns: Columns) -> TaskTable:
@@ -125,7 +177,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     order = np.argsort(codes, kind="stable")
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)
     tasks = tuple(TableTask(str(name), x[rows], y[rows], rows) for name, rows in zip(found, parts, strict=True))
-    return TaskTable(tasks, len(frame), len(frame) - len(places))
+    return TaskTable(tasks, len(frame), len(frame) - len(places), index=frame.index)
 
 
 def empty_names(cells: Any, names: Any) -> Any:
@@ -149,6 +201,11 @@ def _numbers(frame: "pd.DataFrame", names: Sequence[str], origin: str) -> Float[
     return numbers
 
 
+def _line(index: Any, row: Any) -> int:
+    """The line of a row; where a file of text was not read, as if there was a line of names and none was empty."""
+    return int(index[row]) if index is not None and index.name == LINE else int(row) + 2
+
+
 def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " row"]:
     import pandas as pd
 
@@ -157,13 +214,13 @@ def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " ro
     given = doubtful[cells.iloc[doubtful].notna().to_numpy()]
     words = given[~cells.iloc[given].astype(str).str.strip().str.lower().isin(EMPTY).to_numpy(dtype=bool)]
     if len(words):
-        raise InputError(
-            f"{origin}: column '{name}' holds '{cells.iloc[words[0]]}' in line {words[0] + 2}; expected a number"
-        )
+        line = _line(cells.index, words[0])
+        raise InputError(f"{origin}: column '{name}' holds '{cells.iloc[words[0]]}' in line {line}; expected a number")
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
+        line = _line(cells.index, infinite[0])
         raise InputError(
-            f"{origin}: column '{name}' holds {values[infinite[0]]} in line {infinite[0] + 2}; "
+            f"{origin}: column '{name}' holds {values[infinite[0]]} in line {line}; "
             "expected finite numbers or an empty cell"
         )
     return values

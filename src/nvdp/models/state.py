@@ -27,6 +27,18 @@ _HEADER = struct.Struct("<8sHB8sII")  # magic, version, single, fingerprint, tas
 _CHECKSUM = struct.Struct("<I")  # crc32 of all before it
 
 
+LARGEST_FEATURE = 1e6  # a float64 sum that has taken in such a number and given it back is right to 1e-10
+
+
+class PointError(InputError):
+    """A point that a state cannot remember; `place` is its task and its number there, from 0."""
+
+    def __init__(self, x: list[float], y: list[float], place: tuple[int, int], where: str = "") -> None:
+        shown = ", ".join(f"{name} = {' '.join(f'{value:g}' for value in part)}" for name, part in (("x", x), ("y", y)))
+        super().__init__(f"{where}the point {shown} is too far from the data of training to be remembered")
+        self.place = place
+
+
 def encoder_fingerprint(model: RegressionModel) -> bytes:
     """Eight bytes that tell set encoders apart: features of one mean nothing to another."""
     digest = hashlib.blake2b(repr((model.config.x_dim, model.config.y_dim)).encode(), digest_size=8)
@@ -41,11 +53,18 @@ def encoder_fingerprint(model: RegressionModel) -> bytes:
 def feature_sums(
     model: RegressionModel, points: PointSet
 ) -> tuple[Float[Tensor, "task feature"], Int[Tensor, " task"]]:
-    """Σ h(x_i, y_i) over the real points of each task, in float64, and how many there are."""
+    """Σ h(x_i, y_i) over the real points of each task, in float64, and how many there are.
+
+    A point whose features are not finite, or so large that the sum would never be rid of them, is refused.
+    """
     model.check(points)
-    points = points.like(next(model.parameters()))
+    given, points = points, points.like(next(model.parameters()))
     with torch.no_grad():
         features = model.encoder.encode(points).double()
+    kept = (features.abs() <= LARGEST_FEATURE).all(-1)  # False for NaN too
+    if not (kept | ~points.mask).all():
+        task, point = (~kept & points.mask).nonzero()[0].tolist()
+        raise PointError(given.x[task, point].tolist(), given.y[task, point].tolist(), (task, point))
     return (features * points.mask[..., None]).sum(1).cpu(), points.mask.sum(1).cpu()
 
 

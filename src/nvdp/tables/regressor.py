@@ -92,7 +92,6 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
                 f"X has {points.shape[1]} features and y {values.shape[1]} outputs; the model was meta-trained on "
                 f"{config.x_dim} and {config.y_dim}"
             )
-        self._warn_outside(points)
         self._flat = np.asarray(y).ndim == 1
         self._context = (points, values)
         self._adapt()
@@ -161,15 +160,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         return (covariance[..., 0] if self._flat else covariance).double().numpy()
 
     def _warn_outside(self, X: Any) -> None:
-        units = self._meta().units
-        outside = units.outside(X)
-        if outside.any():
-            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(units.x_low, units.x_high, strict=True))
-            warnings.warn(
-                f"{int(outside.sum())} of {len(X)} points lie outside the inputs of meta-training, {bounds}: "
-                "nothing was learned about functions there",
-                stacklevel=4,
-            )
+        self._meta().warn_far(X)
 
     def _shaped(self, values: Tensor, unknown: Any = None) -> Any:
         """Predictions of the known rows as an array of all rows, those of unknown ones missing."""
