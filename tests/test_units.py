@@ -10,7 +10,7 @@ from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
 from nvdp.units import PosteriorInUnits, Units
 
-UNITS = Units((3.0, -1.0), (2.0, 5.0), (100.0, 0.0), (10.0, 0.5), (-1.0, -1.0), (7.0, 9.0))
+UNITS = Units((3.0, -1.0), (2.0, 5.0), (100.0, 0.0), (10.0, 0.5), (-50.0, -50.0), (50.0, 50.0))
 
 
 @pytest.fixture
