@@ -41,7 +41,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 coverage: install
 	$(BIN)/python -m faults.coverage
