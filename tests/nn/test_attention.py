@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.nn.attention import ContextAttention, DistanceAttention
+from nvdp.nn.attention import ContextAttention, DistanceAttention, attend, plain_attention
 from nvdp.tasks import PointSet
 
 
@@ -33,9 +33,37 @@ def test_scores_are_those_of_a_kernel_of_distances(generator):
     tokens, context = (torch.randn(4, n, 6, generator=generator, dtype=torch.float64) for n in (5, 7))
     x, x_context = (torch.randn(4, n, 3, generator=generator, dtype=torch.float64) for n in (5, 7))
     mask = torch.rand(4, 7, generator=generator) < 0.6
-    shown = torch.nn.functional.pad(mask, (1, 0), value=True)[:, None, None]
-    ours = attention(tokens, x, *attention.keys_and_values(context, x_context), shown)
+    ours = attention(tokens, x, *attention.keys_and_values(context, x_context, mask))
     assert torch.allclose(ours, by_hand(attention, tokens, x, context, x_context, mask), atol=1e-10)
+
+
+def attention_parts(generator, dtype, size=1.0):
+    """Queries, keys, values with a last row of ones, and the null token's value, that need gradients."""
+    shapes = (2, 3, 4, 5), (2, 3, 4, 6), (2, 3, 2, 6), (3, 2, 1)
+    queries, keys, values, null = (torch.randn(*shape, generator=generator, dtype=dtype) for shape in shapes)
+    values = torch.cat([values, torch.ones_like(values[:, :, :1])], dim=2)
+    return [part.requires_grad_() for part in (size * queries, keys, values, null)]
+
+
+@pytest.mark.parametrize("size", [1.0, 100.0], ids=["usual scores", "scores beyond the range of exp"])
+def test_hand_derived_gradients_of_attention_are_those_of_autograd(generator, size):
+    parts = attention_parts(generator, torch.float32, size)
+    cotangent = torch.randn(2, 3, 2, 5, generator=generator)
+    ours, reference = attend(*parts), plain_attention(*parts)
+    assert torch.allclose(ours, reference, atol=1e-5)
+    for own, other in zip(*(torch.autograd.grad(out, parts, cotangent) for out in (ours, reference)), strict=True):
+        assert torch.allclose(own[..., :2, :], other[..., :2, :], atol=1e-5 * max(1.0, other.abs().max().item()))
+
+
+def test_gradients_of_attention_are_those_of_finite_differences(generator):
+    queries, keys, values, null = attention_parts(generator, torch.float64)
+    ones = torch.ones_like(values[:, :, :1]).detach()
+
+    def attended(queries, keys, values, null):
+        return attend(queries, keys, torch.cat([values, ones], dim=2), null)
+
+    free = values[:, :, :-1].detach().requires_grad_()
+    assert torch.autograd.gradcheck(attended, (queries, keys, free, null))
 
 
 @pytest.mark.parametrize("by_distance", [True, False])

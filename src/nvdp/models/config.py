@@ -153,14 +153,15 @@ class ConvolutionConfig(Part):
     """Convolutions over a grid on which the context is laid out: nvdp-conv and convcnp."""
 
     channels: int = 64
-    blocks: int = 6
+    blocks: int = 6  # of each stage
+    levels: int = 1  # resolutions of a U-Net, which has 2 · levels − 1 stages
     kernel: int = 7
     low: float = -2.5  # of the grid, in what networks see of x
     high: float = 2.5
     cells: int = 161  # on each axis
 
     def __post_init__(self) -> None:
-        self._check_sizes("convolution", "channels", "blocks", "kernel")
+        self._check_sizes("convolution", "channels", "blocks", "levels", "kernel")
         if self.kernel % 2 == 0:
             raise InputError(f"model setting 'convolution.kernel' is {self.kernel}; expected an odd number")
         if self.cells < 2 or not self.low < self.high:

@@ -31,6 +31,7 @@ def convolution_reader(config: ModelConfig) -> ContextConvolution:
         channels=part.channels,
         blocks=part.blocks,
         kernel=part.kernel,
+        levels=part.levels,
         grid=Grid(part.low, part.high, part.cells),
         x_scale=config.inputs.place_x,
         y_scale=config.inputs.seen_y,

@@ -2,6 +2,10 @@
 
 A context becomes channels on a regular grid: the density of its points near each cell, and their mean y there.
 Convolutions are translation equivariant. For one or two inputs of known range.
+
+With several levels the convolutions form a U-Net (Ronneberger et al. 2015). Each level halves the number of cells on an
+axis, so the same kernel reaches twice as far at half the cost. A U-Net is equivariant to moves by whole cells of its
+coarsest level.
 """
 
 import math
@@ -69,9 +73,10 @@ class ContextConvolution(nn.Module):
         x_dim: inputs of a point, 1 or 2.
         y_dim: outputs of a point.
         channels: of the convolutions.
-        blocks: residual blocks.
+        blocks: residual blocks of each stage; a U-Net has 2 · `levels` − 1 stages.
         kernel: width of the convolutions in cells.
         grid: the cells.
+        levels: resolutions of the U-Net; 1 is a plain stack of blocks.
         x_scale: scaling of x.
         y_scale: scaling of y.
     """
@@ -85,6 +90,7 @@ class ContextConvolution(nn.Module):
         blocks: int,
         kernel: int,
         grid: Grid,
+        levels: int = 1,
         x_scale: InputScale = AS_GIVEN,
         y_scale: InputScale = AS_GIVEN,
     ) -> None:
@@ -95,7 +101,8 @@ class ContextConvolution(nn.Module):
         self.log_reach = nn.Parameter(torch.tensor(math.log(REACH * grid.step)))
         shape = (1 if x_dim == 1 else kernel, kernel)
         self.first = nn.Conv2d(1 + y_dim, channels, shape, padding=(shape[0] // 2, shape[1] // 2))
-        self.blocks = nn.ModuleList(ConvolutionBlock(channels, shape) for _ in range(blocks))
+        self.blocks = nn.ModuleList(ConvolutionBlock(channels, shape) for _ in range(blocks * (2 * levels - 1)))
+        self.levels, self.pooled = levels, (1 if x_dim == 1 else 2, 2)
 
     def read(self, context: PointSet) -> GriddedContext:
         """Encode a context once, for any number of targets."""
@@ -107,9 +114,22 @@ class ContextConvolution(nn.Module):
         density, sums = gridded[:, :1], gridded[:, 1:]
         maps = torch.cat([density, sums / (density + LITTLE)], dim=1)
         maps = self.first(maps.contiguous(memory_format=torch.channels_last))
-        for block in cast(Sequence[ConvolutionBlock], self.blocks):
-            maps = block(maps)
-        return GriddedContext(self, maps)
+        return GriddedContext(self, self._convolved(maps))
+
+    def _convolved(self, maps: Float[Tensor, "task channel row column"]) -> Float[Tensor, "task channel row column"]:
+        """Down to the coarsest level and up again; the finer levels' maps are added on the way up."""
+        each = len(self.blocks) // (2 * self.levels - 1)
+        finer: list[Tensor] = []
+        for stage, start in enumerate(range(0, len(self.blocks), each)):
+            if stage >= self.levels:
+                beside = finer.pop()
+                maps = beside + F.interpolate(maps, size=beside.shape[-2:], mode="nearest")
+            for block in cast(Sequence[ConvolutionBlock], self.blocks[start : start + each]):
+                maps = block(maps)
+            if stage < self.levels - 1:
+                finer.append(maps)
+                maps = F.avg_pool2d(maps, self.pooled, ceil_mode=True)
+        return maps
 
     def features(
         self, x: Float[Tensor, "task point x"], maps: Float[Tensor, "task channel row column"]

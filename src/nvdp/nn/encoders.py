@@ -163,10 +163,9 @@ class AttentiveSetEncoder(MeanSetEncoder):
         self, features: Float[Tensor, "task point feature"], mask: Bool[Tensor, "task point"]
     ) -> Float[Tensor, "task r"]:
         no_x = features[..., :1]  # a placeholder: dot-product attention does not use x
-        shown = F.pad(mask, (1, 0), value=True)[:, None, None]
-        tokens = self.among(features, no_x, self.among.keys_and_values(features, no_x), shown)
+        tokens = self.among(features, no_x, self.among.keys_and_values(features, no_x, mask))
         query = self.seed.expand(len(features), -1, -1)
-        return self.pool(query, no_x[:, :1], self.pool.keys_and_values(tokens, no_x), shown)[:, 0]
+        return self.pool(query, no_x[:, :1], self.pool.keys_and_values(tokens, no_x, mask))[:, 0]
 
 
 SET_ENCODERS: dict[str, type[MeanSetEncoder]] = {
