@@ -4,6 +4,8 @@ from jaxtyping import install_import_hook
 
 install_import_hook("nvdp", "shape_checker.check")
 
+import signal  # noqa: E402
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
@@ -11,6 +13,7 @@ from nvdp.models.config import ModelConfig  # noqa: E402
 from nvdp.tasks import Task, TaskBatch  # noqa: E402
 
 torch.set_num_threads(1)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which the processes of pytest-xdist ignore
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
 from nvdp.bench.draw import draw
 from nvdp.bench.quality import quality_rows
-from nvdp.bench.step import CASES, PAPERS, step_rows
+from nvdp.bench.step import CASES, CELEBA, PAPERS, READERS, step_rows
 from nvdp.bench.timing import Timings, interleaved
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
@@ -70,7 +70,9 @@ def test_floor_of_a_small_nvdp_is_what_a_hand_counts():
 
 
 @pytest.mark.parametrize(
-    "case", [*(Case(name) for name in REGRESSION), *CASES[-2:]], ids=lambda c: f"{c.model}-{c.shape}"
+    "case",
+    [*(Case(name) for name in REGRESSION), replace(CELEBA, model="np+cnp+vp")],
+    ids=lambda c: f"{c.model}-{c.shape}",
 )
 def test_floor_counts_nearly_all_the_products_of_a_real_step(case):
     step = our_step(case)
@@ -87,6 +89,18 @@ def test_floor_counts_nearly_all_the_products_of_a_real_step(case):
 def test_steps_train_and_the_floor_runs():
     for make in (our_step, naive_step, floor_step):
         make(TINY)()
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_the_recorded_floor_of_a_reading_model_has_the_products_of_its_step(name):
+    case = replace(TINY, model=name)
+    with FlopCounterMode(display=False) as of_step:
+        our_step(case)()
+    with FlopCounterMode(display=False) as of_floor:
+        step = floor_step(case)
+        before = of_floor.get_total_flops()
+        step()
+    assert of_floor.get_total_flops() - before == of_step.get_total_flops() > 0
 
 
 def test_variants_take_turns_and_odd_rounds_go_backwards():
@@ -111,7 +125,8 @@ def test_step_rows_keep_the_contract(step_result):
         assert row["ours_over_floor"] > 0
         assert row["autograd_over_ours"] > 0
     assert {(case.shape, case.model) for case in CASES} == {
-        (s, m) for s in ("gp", "mnist", "celeba") for m in REGRESSION
+        *((s, m) for s in ("gp", "mnist", "celeba") for m in REGRESSION),
+        *(("gp", m) for m in READERS),
     }
     json.dumps(step_result)
 

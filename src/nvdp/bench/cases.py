@@ -11,18 +11,23 @@ The floor of a step is the matrix products that it cannot do without, alone, on 
   matrices have one or two rows. Activations, noise, KL and optimiser are no products. So the floor cannot be reached.
 
 Each product has its own operands, in PyTorch's memory layout (transposed where autograd transposes).
+
+Models that read the context (attention, convolutions) are measured as they ship, in the preset cpu. Their floor is not
+counted by hand: all matrix products and convolutions of one real step are recorded and then repeated alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nvdp.bench.naive import NaiveNeuralProcess, NaiveNVDP
 from nvdp.models.config import ModelConfig
-from nvdp.models.registry import build_model
+from nvdp.models.registry import build_model, model_spec
+from nvdp.nn.attention import DistanceAttention, plain_attention
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
@@ -34,7 +39,10 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class Case:
-    """One training step: a model with the paper's architecture but for width and layers, and a batch's shape."""
+    """One training step: a model with the paper's architecture but for width and layers, and a batch's shape.
+
+    A model with a reader is taken as it ships, whatever width and layers say.
+    """
 
     model: str = "nvdp"
     shape: str = "gp"
@@ -51,6 +59,8 @@ class Case:
     @property
     def config(self) -> ModelConfig:
         """The model."""
+        if self.reads:
+            return cast(ModelConfig, preset_config("gp", self.model, "cpu").model)
         return ModelConfig(self.model, self.x_dim, self.y_dim).updated(
             {
                 "decoder.width": self.width,
@@ -62,8 +72,13 @@ class Case:
 
     @property
     def recipe(self) -> RunConfig:
-        """Objective, KL scale and learning rate: the paper's."""
-        return preset_config("gp", self.model, "paper")
+        """Objective, KL scale and learning rate: the paper's, or those that a model with a reader ships with."""
+        return preset_config("gp", self.model, "cpu" if self.reads else "paper")
+
+    @property
+    def reads(self) -> bool:
+        """Whether the model's targets read the context themselves."""
+        return model_spec(self.model).reader is not None
 
     def batch(self) -> TaskBatch:
         """Random points: their values do not change how long a step takes.
@@ -82,8 +97,11 @@ class Case:
 
 
 def our_step(case: Case, engine: str = "fused") -> Step:
-    """A step of the training loop."""
+    """A step of the training loop; with the engine autograd, attention is by autograd too."""
     model, tasks, recipe = build_model(case.config), case.batch(), case.recipe
+    for part in model.modules():
+        if isinstance(part, DistanceAttention) and engine == "autograd":
+            part.compute = plain_attention
     optimizer = build_optimizer(recipe.optimizer, model.parameters(), recipe.learning_rate)
     inputs = (tasks.x, tasks.y, tasks.is_context, tasks.mask, derived_generator(0, "bench noise"))
     module = TrainingStep(model, recipe.objective, recipe.kl, engine)
@@ -96,7 +114,12 @@ def our_step(case: Case, engine: str = "fused") -> Step:
 
 
 def naive_step(case: Case) -> Step:
-    """The same with the naive model and an optimiser that updates one parameter after the other."""
+    """The same with the naive model and an optimiser that updates one parameter after the other.
+
+    For models with a reader, it is the same model without hand-derived gradients.
+    """
+    if case.reads:
+        return our_step(case, "autograd")
     model, tasks, recipe = naive_model(case.config), case.batch(), case.recipe
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, foreach=False)
     noise = derived_generator(0, "bench noise")
@@ -190,8 +213,49 @@ def training_products(case: Case) -> list[Product]:
     return products + linear(points, width, width) * (config.decoder.layers - 1) + linear(points, width, outputs)
 
 
-def floor_step(case: Case) -> Callable[[], None]:
+PRODUCTS = {
+    getattr(torch.ops.aten, name)
+    for name in ("mm", "addmm", "bmm", "baddbmm", "baddbmm_", "convolution", "convolution_backward")
+}
+
+
+class RecordedProducts(TorchDispatchMode):
+    """Keeps a copy of the arguments of every matrix product and convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation."""
+        if function.overloadpacket in PRODUCTS:
+            copies = [part.detach().clone() if isinstance(part, Tensor) else part for part in args]  # keeps the layout
+            options = {name: part for name, part in (kwargs or {}).items() if name != "out"}
+            self.calls.append((function.overloadpacket, copies, options))
+        return function(*args, **(kwargs or {}))
+
+
+def recorded_floor(case: Case) -> Step:
+    """All products and convolutions of one step of the case, repeated on the same operands."""
+    once = our_step(case)
+    once()  # lazy buffers are made
+    with RecordedProducts() as recorded:
+        once()
+
+    def step() -> None:
+        with torch.no_grad():
+            for function, arguments, options in recorded.calls:
+                function(*arguments, **options)
+
+    return step
+
+
+def floor_step(case: Case) -> Step:
     """All products of the case, one after the other."""
+    if case.reads:
+        return recorded_floor(case)
     calls = [_prepared(product) for product in training_products(case)]
 
     def step() -> None:

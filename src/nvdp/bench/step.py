@@ -18,7 +18,9 @@ GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
 CELEBA = replace(MNIST, shape="celeba", y_dim=3, representation=1_024, encoder_width=128)
 PAPERS = ("nvdp", "cnp", "np", "np+vp", "np+cnp", "np+cnp+vp")
+READERS = ("nvdp-attentive", "anp", "nvdp-conv", "convcnp")
 CASES = [replace(shape, model=name) for shape in (GP, MNIST, CELEBA) for name in PAPERS]
+CASES += [replace(GP, model=name) for name in READERS]
 STEP_NOTES = {
     "ours": "the paper's model, default engine: bound, backward, fused Adam; data generation is not part of a step",
     "autograd": "the straightforward version in the same process, hence also with the allocator that keeps freed "
@@ -26,6 +28,8 @@ STEP_NOTES = {
     "autograd_default_malloc": "the same in a process with glibc's default allocator, taking its turn in every round",
     "cpu": "processor time of the process that did the work; the ratios to trust on a machine that is busy otherwise",
     "floor": "only the step's matrix products, on preallocated buffers; see nvdp.bench.cases for how they are counted",
+    "readers": "nvdp-attentive, anp, nvdp-conv and convcnp as they ship (preset cpu); autograd is the same model "
+    "without hand-derived gradients, and the floor repeats the products and convolutions of a recorded step",
 }
 
 BASE = Case()
@@ -72,7 +76,7 @@ def _step_row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str,
     return {
         **case.columns(),
         "parameters": sum(parameter.numel() for parameter in build_model(case.config).parameters()),
-        "floor_mflop": sum(product.flops for product in training_products(case)) / 1e6,
+        "floor_mflop": None if case.reads else sum(product.flops for product in training_products(case)) / 1e6,
         **timings.columns(),
         **ratios,
         "tasks_per_second": 1e3 * case.tasks / timings.median("ours"),
