@@ -9,8 +9,9 @@ import warnings
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
+from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
@@ -21,13 +22,19 @@ from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
 from nvdp.errors import FarNote, InputError, NameNote, check_format, unknown_name
 from nvdp.models.base import RegressionModel
+from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import AnyModel, build_model
+from nvdp.posteriors.adjusted import AdjustedPosterior, Adjustment
 from nvdp.system import new_folder, write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
 from nvdp.units import ContextUnits, PosteriorInUnits, TaskUnits, Units
 
+if TYPE_CHECKING:
+    from nvdp.models.state import TaskState
+
 FIT, FIT_VERSION, SCORES = "fit.json", 2, "scores.json"
+PROCESS = "process.safetensors"  # the hierarchical GP of a table, where the network predicts its residuals
 # Inputs that the models of a family of tasks were trained on.
 X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_TASKS, (0.0, 1.0))}
 
@@ -48,6 +55,7 @@ class Predictor:
     config: RunConfig | None = None  # of the run that trained it
     columns: Columns | None = None  # of the table that it was fitted to
     card: dict[str, Any] = field(default_factory=dict)  # what was measured
+    adjustment: Adjustment | None = None  # of a model of ``nvdp fit``: calibration, and the table's process
 
     @classmethod
     def of(cls, model: "AnyModel | Predictor") -> "Predictor":
@@ -72,10 +80,14 @@ class Predictor:
             `to_bytes`.
         """
         units = self.units.of_context(x, y, mask)
-        posterior = self.in_units(self.model.adapt(*units.points_in(x, y), mask), units)
+        context = units.points_in(x, y)
+        adjusted = self.adjustment
+        posterior = (
+            self.model.adapt(*context, mask) if adjusted is None else adjusted.adapt(self.model, *context, mask)
+        )
         if mask is None:
             self.warn_far(x, y)
-        return posterior
+        return self.in_units(posterior, units)
 
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
@@ -89,7 +101,12 @@ class Predictor:
             raise InputError(f"posteriors of the classifier {self.model.config.name} are not kept as bytes")
         if isinstance(self.units, ContextUnits):
             raise InputError("a model in units of its context keeps no memory of it; adapt to all points again")
-        return self.in_units(self.model.posterior_from_bytes(data))
+        posterior = self.model.posterior_from_bytes(data)
+        if self.adjustment is None:
+            return self.in_units(posterior)
+        counts = cast("TaskState", posterior.memory).counts
+        whole = AdjustedPosterior(self.model, posterior, self.adjustment, counts, None, posterior.single)
+        return self.in_units(whole)
 
     def in_units(self, posterior: Any, units: Units | TaskUnits | None = None) -> Any:
         """A posterior of the model, to be asked in the user's units; by default those of the predictor."""
@@ -100,7 +117,8 @@ class Predictor:
     def __reduce__(self) -> tuple[Any, ...]:
         # The weights travel as safetensors bytes, so that unpickling them runs no code.
         weights = tensors_to_bytes({name: value.contiguous() for name, value in self.model.state_dict().items()})
-        return _rebuilt, (self.model.config, weights, self.units, self.config, self.columns, self.card)
+        rest = (self.units, self.config, self.columns, self.card, self.adjustment)
+        return _rebuilt, (self.model.config, weights, *rest)
 
 
 def _rebuilt(model_config: Any, weights: bytes, *rest: Any) -> Predictor:
@@ -138,7 +156,8 @@ def load(name_or_folder: str | Path) -> Predictor:
     config, model, _ = load_any_run(folder)
     fitted = _read_fit(folder)
     units, columns = (fitted["units"], fitted["columns"]) if fitted else (_own_units(model, config.task), None)
-    return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder))
+    adjustment = fitted["adjustment"] if fitted else None
+    return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder), adjustment)
 
 
 def find_run(name_or_folder: str | Path) -> Path:
@@ -210,6 +229,14 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
     save_model(place, predictor.model, steps)
     columns = None if predictor.columns is None else asdict(predictor.columns)
     about = {"version": FIT_VERSION, "units": predictor.units.to_dict(), "columns": columns, "report": report}
+    if (found := predictor.adjustment) is not None:
+        about["adjustment"] = {
+            "process": found.process is not None,
+            "sizes": list(found.sizes),
+            "factors": list(found.factors),
+        }
+        if found.process is not None:
+            (place / PROCESS).write_bytes(tensors_to_bytes(found.process.tensors()))
     write_text(place / FIT, json.dumps(about, indent=1) + "\n")
     load(place)
 
@@ -224,6 +251,19 @@ def _read_fit(folder: Path) -> dict[str, Any] | None:
         check_format(path, about["version"], FIT_VERSION, "fit again")
         names, report = about["columns"], dict(about["report"])
         columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
-        return {"units": Units.from_dict(about["units"]), "columns": columns, "report": report}
+        units, adjustment = Units.from_dict(about["units"]), _adjustment(folder, about.get("adjustment"))
+        return {"units": units, "columns": columns, "report": report, "adjustment": adjustment}
     except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
+
+
+def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | None:
+    if numbers is None:
+        return None
+    path, process = folder / PROCESS, None
+    if numbers["process"]:
+        try:
+            process = HierarchicalGP.from_tensors(tensors_from_bytes(path.read_bytes()))
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            raise InputError(f"{path} is missing or damaged: {error}") from None
+    return Adjustment(process, tuple(numbers["sizes"]), tuple(numbers["factors"]))

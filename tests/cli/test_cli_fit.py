@@ -16,6 +16,7 @@ from nvdp.errors import InputError
 
 COLUMNS = ["--task", "tree", "--x", "day", "--y", "size"]
 FEW = ["--steps", "6", "--quiet"]
+RIVALS = ["hierarchical GP", "mixed model", "GP on the context alone", "mean curve of all tasks", "last value"]
 
 
 def run(*arguments):
@@ -42,12 +43,14 @@ def model(tmp_path_factory):
     return folder / "model"
 
 
-def test_a_fit_leaves_a_model_its_scores_beside_two_rivals_and_a_figure(model):
+def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
     names = {path.name for path in model.iterdir()}
-    assert names == {"config.json", "model.safetensors", "fit.json", "heldout.png", "heldout.pdf"}
+    assert {"config.json", "model.safetensors", "fit.json", "heldout.png", "heldout.pdf"} <= names
     report = json.loads((model / "fit.json").read_text())["report"]
-    assert list(report["scores"]) == ["nvdp", "GP on the context alone", "mean curve of all tasks"]
+    assert list(report["scores"])[1:] == list(report["forecast_scores"])[1:] == RIVALS
     assert report["recipe"] in report["tried"]
+    assert report["model"] in report["verdict"]
+    assert (names >= {"process.safetensors"}) == report["around_process"]
     tasks = report["tasks"]
     assert tasks["training"] + tasks["ending"] + tasks["held_out"] == 12
     assert tasks["scored"] == tasks["held_out"]
@@ -105,9 +108,10 @@ def test_progress_is_in_per_cent_with_the_name_of_the_recipe_and_in_the_users_un
     table.assign(size=1000 * table["size"]).to_csv(tmp_path / "table.csv", index=False)
     shown = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", "--steps", "30").stderr
     lines = [line for line in shown.splitlines() if "LL of held-out tasks" in line]
-    assert any(line.startswith("nvdp, jittered (1 of 3), ") for line in lines)
-    assert any(line.startswith("nvdp, moved, narrow (3 of 3), 100%") for line in lines)
-    assert all(float(line.rpartition(" ")[2]) < -8 for line in lines)  # sizes spread over more than 10,000
+    assert any(line.startswith("nvdp, around the hierarchical GP (1 of 3), ") for line in lines)
+    assert any(line.startswith("nvdp-attentive, drawn and real tasks (3 of 3), 100%") for line in lines)
+    assert any("(goes on), 100%" in line for line in lines)
+    assert all(float(line.rpartition(" ")[2]) < -5 for line in lines)  # sizes have a noise of 100
     assert "step" not in "".join(lines)
 
 
@@ -123,10 +127,10 @@ def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
 
 
 def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
-    from nvdp.tables.fit import FEW as RECIPES
+    from nvdp.tables.fit import RECIPES
     from nvdp.training.config import RunConfig
 
-    recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"]]
+    recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"].split(", ", 1)[1]]
     saved = RunConfig.load(model / "config.json").model
     assert all(saved.flat()[name] == value for name, value in recipe.model.items())
 

@@ -37,15 +37,20 @@ def fit(
         int | None, typer.Option(help="Score every task by cross-validation: so many further fits, each as long.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of held-out tasks, weights and noise.")] = 0,
-    model: Annotated[str, typer.Option(help="A regression model from `nvdp models`.")] = "nvdp",
+    model: Annotated[
+        str, typer.Option(help="A regression model from `nvdp models`, or auto: held-out tasks choose.")
+    ] = "auto",
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="Predict what comes later: contexts are the rows that come first in x.")
+    ] = False,
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps … or auto.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
 ) -> None:
     """Fit a model to a table of many short series (patients, machines, trees …).
 
-    Whole tasks are held out: some end the training, others score it beside a Gaussian process fitted to each context
-    alone and the mean curve of all tasks. Leaves config.json, model.safetensors, fit.json and heldout.png in --out.
+    Whole tasks are held out: some end the training and choose the model, others score it beside what an expert would
+    use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best.
 
     Example: nvdp fit growth.csv --task tree --x day --y size --out model/
     """
@@ -58,7 +63,7 @@ def fit(
         raise InputError(f"--minutes is {minutes}; expected a positive number")
     columns = Columns(task, column_names(x), column_names(y))
     try:
-        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device), folds)
+        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device, forecast), folds)
     except (KeyboardInterrupt, SystemExit):
         say(f"stopped; nothing was fitted, and nothing is left in {out}")
         raise
@@ -78,14 +83,19 @@ def fit(
         say(f"so few tasks: the {tasks['held_out']} held-out ones also ended the training, so their scores flatter")
     way = f", by {folds}-fold cross-validation" if folds else ""
     of_all = "" if tasks["scored"] == tasks["held_out"] else f" of {tasks['held_out']}"
-    table = Table(title=f"{tasks['scored']}{of_all} held-out tasks, each from 3 to 10 of its points{way}")
-    for column in ("", "LL", "RMSE", "in 90 % interval"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for name, row in report["scores"].items():
-        table.add_row(name, f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}")
-    Console().print(table)
+    kinds = {"from the first points of each" if forecast else "each from 3 to 10 of its points": report["scores"]}
+    if not forecast and report["forecast_scores"]:
+        kinds["from the first points of each"] = report["forecast_scores"]
+    typer.echo(report["verdict"])
+    for kind, scores in kinds.items():
+        table = Table(title=f"{tasks['scored']}{of_all} held-out tasks, {kind}{way}")
+        for column in ("", "LL", "RMSE", "in 90 % interval"):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        for name, row in scores.items():
+            table.add_row(name, f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}")
+        Console().print(table)
     typer.echo(
-        f"{model}: {report['steps']} steps on {tasks['training']} tasks ({report['recipe']}) in "
+        f"{report['model']}: {report['steps']} steps on {tasks['training']} tasks ({report['recipe']}) in "
         f"{report['seconds']:.0f} s, best at step {report['best_step']}; saved in {out}"
     )
     if report["still_improving"]:
@@ -173,8 +183,8 @@ def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.Dat
 def _posterior(predictor: "Predictor", context: "TableTask | None") -> Any:
     if context is not None:
         return predictor.adapt(context.x, context.y)
-    config = predictor.model.config
-    return predictor.adapt(np.empty((0, config.x_dim)), np.empty((0, config.y_dim)))
+    units = predictor.units
+    return predictor.adapt(np.empty((0, len(units.x_centre))), np.empty((0, len(units.y_centre))))
 
 
 def _held_out_panel(predictor: "Predictor", x: np.ndarray, y: np.ndarray, index: int) -> "TablePanel":

@@ -51,6 +51,7 @@ class FrameTasks:
     name: ClassVar[str] = "csv"
     sets: tuple[tuple[Float[Tensor, "_ x"], Float[Tensor, "_ y"]], ...] = ()
     augmentation: Augmentation = field(default_factory=Augmentation)
+    forecasts: float = 0.0  # share of the tasks whose context is what comes first in x
 
     def __post_init__(self) -> None:
         for x, _ in self.sets:
@@ -71,7 +72,7 @@ class FrameTasks:
         """Tasks drawn with replacement; of each up to `MOST_POINTS` points, S ~ U{0..N−1} of them the context."""
         generator = derived_generator(seed, "frames", "train", step)
         chosen = torch.randint(len(self._held()), (tasks,), generator=generator).tolist()
-        return TaskBatch.collate([self._cut(index, generator) for index in chosen])
+        return TaskBatch.collate([self.cut(self.sets[index], generator, augmented=True) for index in chosen])
 
     def validation_chunk(self, seed: int, chunk: int) -> TaskBatch:
         """The tasks in turn, again and again, each time with another context."""
@@ -79,24 +80,39 @@ class FrameTasks:
         numbers = range(chunk * VALIDATION_CHUNK, (chunk + 1) * VALIDATION_CHUNK)
         held = self._held()
         return TaskBatch.collate(
-            [split_task(*held[n % len(held)], (n // len(held)) % CONTEXTS, generator) for n in numbers]
+            [self._split(*held[n % len(held)], (n // len(held)) % CONTEXTS, generator) for n in numbers]
         )
 
     def scored_batches(self, seed: int) -> list[TaskBatch]:
         """The first tasks, each with `CONTEXTS` contexts of growing size, as one batch: a fixed set to score on."""
         generator = derived_generator(seed, "frames", "contexts")
         held = self._held()[:MOST_SCORED]
-        return [TaskBatch.collate([split_task(x, y, k, generator) for x, y in held for k in range(CONTEXTS)])]
+        return [TaskBatch.collate([self._split(x, y, k, generator) for x, y in held for k in range(CONTEXTS)])]
+
+    def _split(self, x: Tensor, y: Tensor, index: int, generator: torch.Generator) -> Task:
+        """Contexts that come first in x, or at random, or both in turn."""
+        return split_task(x, y, index, generator, self.forecasts == 1 or (self.forecasts > 0 and index % 2 == 1))
 
     def _held(self) -> tuple[tuple[Tensor, Tensor], ...]:
         if not self.sets:
             raise InputError("the task csv is a table of your own; fit a model to it by `nvdp fit FILE`")
         return self.sets
 
-    def _cut(self, index: int, generator: torch.Generator) -> Task:
-        x, y = self.sets[index]
+    def cut(self, task: tuple[Tensor, Tensor], generator: torch.Generator, augmented: bool = False) -> Task:
+        """A task for training: some of its points, of which the first are the context.
+
+        Args:
+            task: Its inputs and outputs.
+            generator: Of the order and the size of the context.
+            augmented: Move the points as `augmentation` says.
+        """
+        x, y = task
         order = torch.randperm(len(x), generator=generator)[:MOST_POINTS]
-        x, y = self._moved(x[order], y[order], generator)
+        if self.forecasts and float(torch.rand((), generator=generator)) < self.forecasts:
+            order = order[x[order, 0].argsort(stable=True)]
+        x, y = x[order], y[order]
+        if augmented:
+            x, y = self._moved(x, y, generator)
         size = int(torch.randint(len(x), (), generator=generator))
         return Task(x[:size], y[:size], x[size:], y[size:])
 
@@ -111,11 +127,16 @@ class FrameTasks:
         return x, y
 
 
-def split_task(x: Tensor, y: Tensor, index: int, generator: torch.Generator) -> Task:
-    """A task with the index-th of `CONTEXTS` context sizes, from 1 point to all but one and at most half of 100."""
+def split_task(x: Tensor, y: Tensor, index: int, generator: torch.Generator, prefix: bool = False) -> Task:
+    """A task with the index-th of `CONTEXTS` context sizes, from 1 point to all but one and at most half of 100.
+
+    The context is chosen at random or, with `prefix`, is what comes first in x.
+    """
     most = max(1, min(len(x) - 1, MOST_POINTS // 2))
     size = 1 + round((most - 1) * (index / max(1, CONTEXTS - 1)) ** 2)  # more small contexts than large ones
     order = torch.randperm(len(x), generator=generator)
+    if prefix:
+        order = order[x[order, 0].argsort(stable=True)]
     context, target = order[:size], order[size : size + MOST_TARGETS]
     return Task(x[context], y[context], x[target], y[target])
 

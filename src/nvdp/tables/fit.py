@@ -1,71 +1,127 @@
-"""A model fitted to a table: whole tasks are held out, some to end training by, others to score it beside rivals."""
+"""A model fitted to a table: whole tasks are held out, some to end training by, others to score it beside rivals.
 
+A hierarchical GP is estimated from the training tasks first. Training mixes tasks drawn from it with the real ones. A
+network may also work on the residuals of this process. A few such ways share the time, and held-out tasks choose; they
+also give the factors of calibration. The scored tasks are used once, at the end.
+"""
+
+import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from nvdp.data.frames import Augmentation, FrameTasks
+from nvdp.data.source import TaskSource
 from nvdp.data.tables import Columns, TaskTable, read_tasks
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, write_fit
+from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import model_spec
+from nvdp.posteriors.adjusted import Adjustment
 from nvdp.system import new_folder, terminated_as_exit
-from nvdp.tables.rivals import (
-    SCORED_CASES,
-    Case,
-    context_gp,
-    fitted_model,
-    mean_curve,
-    score_cases,
-    scored_cases,
-    summary,
-)
+from nvdp.tables import rivals
+from nvdp.tables.calibration import adjusted
+from nvdp.tables.prior import DrawnTasks, fit_prior
+from nvdp.tables.rivals import SCORED_CASES, Case, Rival, score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
-from nvdp.training.early_stopping import Candidate, FitOutcome, Shown, fit_best, held_out_score
+from nvdp.tasks import TaskBatch
+from nvdp.training.early_stopping import CHECKS, PATIENCE, Candidate, Clock, FitOutcome, Shown, fit_best, held_out_score
 from nvdp.training.presets import SMALL, table_config
 from nvdp.units import Units
 
+AUTO, AUTO_MODEL = "auto", "nvdp-attentive"
 MOST_STEPS = 30_000
 SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
 MOST_ROWS = 10_000  # of one task; a step uses 100 of them
 STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
-GP_ALONE, MEAN_CURVE = "GP on the context alone", "mean curve of all tasks"
+FEWEST_FOR_PRIOR = 6  # training tasks
+FORECASTS = 0.3  # share of training contexts that are what comes first, where x is ordered
+CONTEXTS = (1, 2, 4, 8)  # sizes at which the learning curve of the report is measured
+GP_ALONE, MEAN_CURVE = rivals.GP_ALONE, rivals.MEAN_CURVE
 CaseScores = dict[str, list[Case]]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What keeps a model from overfitting few tasks: augmentation, and a smaller or better informed model."""
+    """What keeps a model from overfitting few tasks: drawn tasks, augmentation, a smaller or better informed model."""
 
+    drawn: bool = False  # tasks of the prior are mixed with the real ones
+    residuals: bool = False  # the network predicts residuals of the prior
     augmentation: Augmentation = field(default_factory=Augmentation)
     model: dict[str, Any] = field(default_factory=dict)  # settings that differ
     kl: float = 1.0  # times the usual weight, of a dropout posterior
 
 
-AS_THEY_ARE = "as they are"
 MILD, STRONG = Augmentation(jitter=0.03, shift=0.1, stretch=0.1), Augmentation(jitter=0.05, shift=0.4, stretch=0.3)
 NARROW = {"decoder.width": 32, "encoder.size": 32, "rates.width": 32, "decoder.latent": 16}
-FEW = {  # which of them, the held-out tasks say
-    "jittered": Recipe(MILD),
-    "jittered, decoder told r": Recipe(MILD, {"decoder.sees": "x,r"}),
-    "moved, narrow": Recipe(STRONG, NARROW, kl=10.0),
+# Tasks of a table are short: a small reader takes twice the steps in the same time.
+SMALL_READER = {"attention.width": 32, "attention.blocks": 2, "attention.heads": 4}
+AROUND, DRAWN = "around the hierarchical GP", "drawn and real tasks"
+RECIPES = {
+    AROUND: Recipe(drawn=True, residuals=True),
+    DRAWN: Recipe(drawn=True),
+    "jittered": Recipe(augmentation=MILD),
+    "jittered, decoder told r": Recipe(augmentation=MILD, model={"decoder.sees": "x,r"}),
+    "moved, narrow": Recipe(augmentation=STRONG, model=NARROW, kl=10.0),
+    "as they are": Recipe(),
 }
-MANY = {AS_THEY_ARE: Recipe()}
+FEW = ("jittered", "jittered, decoder told r", "moved, narrow")  # of a model that was named
+MANY = ("as they are",)
+AUTO_WAYS = (("nvdp", AROUND), ("nvdp-attentive", AROUND), ("nvdp-attentive", DRAWN))
+AUTO_WAYS_OF_MANY = (("nvdp", AROUND), ("nvdp-attentive", AROUND), ("nvdp-attentive", "as they are"))
 
 
-def candidates(name: str, training: FrameTasks, tasks: int, steps: int, seed: int) -> list[Candidate]:
-    """The ways to fit so many tasks: one, or with few of them several to choose from."""
-    base = table_config(name, training.x_dim, training.y_dim, tasks, steps, seed)
+def drawn_share(tasks: int) -> float:
+    """The share of drawn tasks in a batch: the more real tasks there are, the smaller.
+
+    >>> [round(drawn_share(tasks), 2) for tasks in (10, 100, 1_000, 100_000)]
+    [0.8, 0.7, 0.45, 0.1]
+    """
+    return float(np.clip(1.2 - 0.25 * np.log10(tasks), 0.1, 0.8))
+
+
+def candidates(
+    name: str, training: FrameTasks, tasks: int, steps: int, seed: int, prior: HierarchicalGP | None = None
+) -> list[Candidate]:
+    """The ways to fit so many tasks, to choose from.
+
+    Args:
+        name: A model, or auto for a few of them.
+        training: The training tasks, standardised.
+        tasks: How many tasks decide the size of the model.
+        steps: Most steps of all candidates together.
+        seed: Of weights, tasks and noise.
+        prior: What tasks are drawn from; without one there are only real tasks.
+
+    Returns:
+        Named configurations with their tasks.
+    """
+    few, auto = tasks < SMALL, name == AUTO
+    if auto and prior is not None:
+        pairs: Sequence[tuple[str, str]] = AUTO_WAYS if few else AUTO_WAYS_OF_MANY
+    else:
+        named, plain = AUTO_MODEL if auto else name, FEW if few else MANY
+        pairs = [(named, way) for way in (plain if prior is None else (DRAWN, *plain))]
     ways = []
-    for way, recipe in (FEW if tasks < SMALL else MANY).items():
-        if "decoder.sees" in recipe.model and name != "nvdp":
+    for model, way in pairs:
+        recipe = RECIPES[way]
+        if "decoder.sees" in recipe.model and model != "nvdp":
             continue  # the decoders of the others see r anyway
-        config = replace(base, model=base.model.updated(recipe.model))
-        if model_spec(name).dropout:
+        source: TaskSource = replace(training, augmentation=recipe.augmentation)
+        patience = PATIENCE
+        if recipe.drawn and prior is not None:
+            source = DrawnTasks(training, prior, drawn_share(len(training.sets)), recipe.residuals)
+            patience = CHECKS  # drawn tasks never end, so nothing is overfitted
+        settings = recipe.model | (SMALL_READER if auto and model_spec(model).reader == "attention" else {})
+        config = table_config(model, source.x_dim, source.y_dim, tasks, steps, seed)
+        config = replace(config, model=config.model.updated(settings))
+        if model_spec(model).dropout:
             config = replace(config, kl=replace(config.kl, weight=config.kl.weight * recipe.kl))
-        ways.append(Candidate(way, config, replace(training, augmentation=recipe.augmentation)))
+        ways.append(Candidate(f"{model}, {way}" if auto else way, config, source, patience))
     return ways
 
 
@@ -73,12 +129,14 @@ def candidates(name: str, training: FrameTasks, tasks: int, steps: int, seed: in
 class HowToFit:
     """The model, and how long it may take."""
 
-    model: str = "nvdp"
+    model: str = AUTO
     steps: int = MOST_STEPS
     minutes: float = 5.0
     seed: int = 0
     progress: bool = False
     device: str = "cpu"
+    forecast: bool = False  # contexts are what comes first in x, in training and in scores
+    clock: Clock = time.monotonic  # what the minutes are measured by
 
 
 @dataclass(frozen=True)
@@ -106,6 +164,69 @@ def usable_tasks(table: TaskTable, origin: str) -> list[Arrays]:
     return usable
 
 
+@dataclass(frozen=True)
+class Fitted:
+    """A model after training and adjustment, and the processes that were learned from the same tasks."""
+
+    outcome: FitOutcome
+    units: Units
+    adjustment: Adjustment
+    process: HierarchicalGP | None
+    learning: list[Arrays]
+
+    def predictor(self, columns: Columns | None = None) -> Predictor:
+        """The model, asked in the user's units."""
+        return Predictor(self.outcome.model, self.units, self.outcome.config, columns, {}, self.adjustment)
+
+
+def fit_tasks(training: list[Arrays], ending: list[Arrays], how: HowToFit) -> Fitted:
+    """Fit to tasks in memory.
+
+    Args:
+        training: Tasks to learn from.
+        ending: Tasks that end training, and choose the recipe, the process's share and the factors of calibration.
+        how: The model and its time.
+
+    Returns:
+        The fitted model.
+    """
+    learning = training if training is ending else training + ending
+    units = _units(learning)
+    source, held_out = (_source(part, units, how.forecast) for part in (training, ending))
+    prior = fit_prior(source.sets, seed=how.seed) if len(training) >= FEWEST_FOR_PRIOR else None
+    batches = held_out.scored_batches(how.seed)
+    shown = Shown(how.progress, how.device, -float(np.log(units.y_spread).mean()), how.clock)
+    ways = [
+        _scored_around(way, batches) for way in candidates(how.model, source, len(training), how.steps, how.seed, prior)
+    ]
+    outcome = fit_best(ways, held_out_score(batches), 60 * how.minutes, shown)
+    chosen = next(way for way in ways if way.name == outcome.recipe)
+    around = isinstance(chosen.source, DrawnTasks) and chosen.source.residuals
+    adjustment = adjusted(outcome.model, prior if around else None, batches, len(ending))
+    # What was chosen stays; the process itself may learn from all tasks.
+    whole = None if prior is None else fit_prior(source.sets + held_out.sets, seed=how.seed, start=prior)
+    if around:
+        adjustment = replace(adjustment, process=whole)
+    return Fitted(outcome, units, adjustment, whole, learning)
+
+
+def _scored_around(way: Candidate, batches: Sequence[TaskBatch]) -> Candidate:
+    """A candidate that predicts residuals is scored on those of the held-out tasks, in the density of the outputs."""
+    source = way.source
+    if not isinstance(source, DrawnTasks) or not source.residuals:
+        return way
+    seen = [source.prior.residuals(batch) for batch in batches]
+    log_std = [(batch.x[..., -source.y_dim :].mean(-1) * batch.mask).sum(1) / batch.mask.sum(1) for batch in seen]
+    shift, score = float(torch.cat(log_std).double().mean()), held_out_score(seen)
+    return replace(way, score=lambda model: score(model) - shift)
+
+
+def _source(tasks: list[Arrays], units: Units, forecast: bool) -> FrameTasks:
+    source = standardised(tasks, units)
+    ordered = source.x_dim == 1
+    return replace(source, forecasts=1.0 if forecast else FORECASTS if ordered else 0.0)
+
+
 def fit_table(
     file: Path,
     columns: Columns,
@@ -126,20 +247,18 @@ def fit_table(
     learning, scored = (tasks, []) if folds else split_held_out(tasks, how.seed, SCORED_SHARE)
     training, ending = (learning, scored) if both else split_held_out(learning, how.seed + 1)
     _units(tasks)  # refuses values that cannot be standardised, whichever group they are in
-    units = _units(learning)
     with terminated_as_exit(), new_folder(out) as place:
-        outcome = _fit(training, ending, units, how)
-        scores: CaseScores = {}
+        fitted = fit_tasks(training, ending, how)
+        scores = TableScores(how.seed, how.forecast)
         recipes, splits = [], in_folds(tasks, folds, how.seed) if folds else []
-        groups = [fold for _, fold in splits] or [scored]
-        for number, (rest, fold) in enumerate(splits):
-            parts = split_held_out(rest, how.seed + 1)
-            fitted = _fit(*parts, _units(rest), how)
-            recipes.append(fitted.recipe)
-            _score(scores, Predictor(fitted.model, _units(rest)), rest, fold, how.seed + number)
-        predictor = Predictor(outcome.model, units, outcome.config, columns)
+        for rest, fold in splits:
+            other = fit_tasks(*split_held_out(rest, how.seed + 1), how)
+            recipes.append(other.outcome.recipe)
+            scores.add(other, fold)
         if not folds:
-            _score(scores, predictor, learning, scored, how.seed)
+            scores.add(fitted, scored)
+        groups = [fold for _, fold in splits] or [scored]
+        outcome, adjustment = fitted.outcome, fitted.adjustment
         report = {
             "tasks": {
                 "training": len(training),
@@ -152,6 +271,8 @@ def fit_table(
             },
             "folds": folds,
             "rows": {"read": table.rows, "left_out": table.dropped, "tasks_in_all": table.sampled_from},
+            "model": outcome.config.model.name,
+            "forecast": how.forecast,
             "steps": outcome.steps,
             "best_step": outcome.best_step,
             "still_improving": outcome.late_gain > STILL_IMPROVING,
@@ -159,9 +280,12 @@ def fit_table(
             "tried": outcome.tried,
             "recipes_of_folds": recipes,
             "seconds": round(outcome.seconds, 1),
+            "around_process": adjustment.process is not None,
+            "calibration": {"sizes": adjustment.sizes, "factors": adjustment.factors, **scores.calibration()},
             "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
-            "scores": {name: asdict(summary(cases)) for name, cases in scores.items()},
+            **scores.report(),
         }
+        predictor = replace(fitted.predictor(columns), card={"report": report})
         write_fit(place, predictor, outcome.steps, report)
     return TableFit(predictor, scored or ending, report)
 
@@ -170,22 +294,94 @@ def _units(tasks: list[Arrays]) -> Units:
     return Units.of([x for x, _ in tasks], [y for _, y in tasks])
 
 
-def _fit(training: list[Arrays], ending: list[Arrays], units: Units, how: HowToFit) -> FitOutcome:
-    source, held_out = standardised(training, units), standardised(ending, units)
-    ways = candidates(how.model, source, len(training), how.steps, how.seed)
-    shown = Shown(how.progress, how.device, -float(np.log(units.y_spread).mean()))
-    return fit_best(ways, held_out_score(held_out.scored_batches(how.seed)), 60 * how.minutes, shown)
+class TableScores:
+    """Scores of a fit, possibly over folds, beside its rivals: all on the same contexts of held-out tasks."""
+
+    def __init__(self, seed: int, forecast: bool) -> None:
+        self.seed, self.forecast, self.folds = seed, forecast, 0
+        self.by_kind: dict[str, CaseScores] = {}  # random contexts, or what comes first
+        self.by_size: dict[int, CaseScores] = {}
+        self.uncalibrated: list[Case] = []
+        self.ours = "nvdp"
+
+    def add(self, fitted: Fitted, scored: list[Arrays]) -> None:
+        """Score tasks that the fit has not learned from."""
+        ordered, seed = scored[0][0].shape[1] == 1, self.seed + self.folds
+        self.folds += 1
+        competitors = self._competitors(fitted, ordered)
+        kinds = {"forecast": True} if self.forecast else {"random": False} | ({"forecast": True} if ordered else {})
+        for kind, prefix in kinds.items():
+            cases = scored_cases(scored, seed, prefix=prefix)
+            _extend(self.by_kind.setdefault(kind, {}), competitors, cases)
+        quick = {name: rival for name, rival in competitors.items() if name in (self.ours, rivals.HIERARCHICAL)}
+        for size in CONTEXTS:
+            cases = scored_cases(scored, seed, size, self.forecast, 60)
+            if cases:
+                _extend(self.by_size.setdefault(size, {}), quick, cases)
+        plain = replace(fitted.predictor(), adjustment=replace(fitted.adjustment, sizes=(), factors=(1.0,)))
+        self.uncalibrated += score_cases(rivals.fitted_model(plain), scored_cases(scored, seed, prefix=self.forecast))
+
+    def _competitors(self, fitted: Fitted, ordered: bool) -> dict[str, Rival]:
+        units, learning = fitted.units, fitted.learning
+        self.ours = fitted.outcome.config.model.name
+        found: dict[str, Rival] = {self.ours: rivals.fitted_model(fitted.predictor())}
+        if fitted.process is not None:
+            sets = standardised(learning, units).sets
+            found[rivals.HIERARCHICAL] = rivals.process_rival(fitted.process, units)
+            found[rivals.MIXED] = rivals.process_rival(fit_prior(sets, ("line",), self.seed), units)
+        found[GP_ALONE] = rivals.context_gp(units)
+        found[MEAN_CURVE] = rivals.mean_curve(learning, units)
+        if ordered:
+            found[rivals.LAST_VALUE] = rivals.last_value(learning, units)
+        return found
+
+    def calibration(self) -> dict[str, Any]:
+        """Coverage of the scored tasks before and after calibration."""
+        kind = "forecast" if self.forecast else "random"
+        after = summary(next(iter(self.by_kind[kind].values())))
+        before = summary(self.uncalibrated)
+        return {
+            name: {"LL": each.LL, "coverage90": each.coverage90, "coverage50": each.coverage50}
+            for name, each in (("before", before), ("after", after))
+        }
+
+    def report(self) -> dict[str, Any]:
+        """All scores, and the first line of the report."""
+        kinds = {kind: _summaries(scores) for kind, scores in self.by_kind.items()}
+        main = "forecast" if self.forecast else "random"
+        return {
+            "verdict": verdict(kinds[main]),
+            "scores": kinds[main],
+            "forecast_scores": kinds.get("forecast"),
+            "by_context": {str(size): _summaries(scores) for size, scores in self.by_size.items()},
+        }
 
 
-def _score(scores: CaseScores, predictor: Predictor, learning: list[Arrays], scored: list[Arrays], seed: int) -> None:
-    """Add the scores of a fit and of its rivals on tasks that none of them has learned from."""
-    cases = scored_cases(scored, seed)
-    rivals = {
-        predictor.model.config.name: fitted_model(predictor),
-        GP_ALONE: context_gp(predictor.units),
-        MEAN_CURVE: mean_curve(learning, predictor.units),
-    }
-    for name, rival in rivals.items():
+def verdict(scores: dict[str, dict[str, float]]) -> str:
+    """Whether the fit or one of its rivals predicts the held-out tasks best.
+
+    >>> verdict({"nvdp": {"LL": 0.2, "RMSE": 1.0}, "mixed model": {"LL": 0.1, "RMSE": 0.9}})
+    'nvdp has the best log-likelihood of the held-out tasks; mixed model has a lower RMSE (0.9 against 1).'
+    """
+    (ours, own), *others = scores.items()
+    name, best = max(others, key=lambda item: item[1]["LL"])
+    closest, nearest = min(others, key=lambda item: item[1]["RMSE"])
+    line = f"{ours} has the best log-likelihood of the held-out tasks"
+    if best["LL"] > own["LL"]:
+        line = f"{name} predicts the held-out tasks better than {ours}: LL {best['LL']:.3f} against {own['LL']:.3f}"
+    if nearest["RMSE"] < own["RMSE"]:
+        return f"{line}; {closest} has a lower RMSE ({nearest['RMSE']:.4g} against {own['RMSE']:.4g})."
+    return (
+        f"{line}; it also has the lowest RMSE." if best["LL"] <= own["LL"] else f"{line}; {ours} has the lowest RMSE."
+    )
+
+
+def _summaries(scores: CaseScores) -> dict[str, dict[str, float]]:
+    return {name: asdict(summary(cases)) for name, cases in scores.items()}
+
+
+def _extend(scores: CaseScores, competitors: dict[str, Rival], cases: Sequence[Any]) -> None:
+    for name, rival in competitors.items():
         scores.setdefault(name, []).extend(score_cases(rival, cases))
 
 

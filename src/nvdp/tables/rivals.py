@@ -1,9 +1,11 @@
-"""Two rivals of a fitted model: a Gaussian process for each context alone, and the mean curve of all tasks.
+"""Rivals of a fitted model on held-out tasks: what an expert would use, and two simple answers.
 
-Tasks and predictions are in the user's units. Both rivals work on standardised data, so that a prior mean of 0 and a
-variance of 1 are those of the whole table.
+The hierarchical GP and the mixed model are learned from the same training tasks and conditioned exactly on a context.
+The other rivals are a GP fitted to the context alone, the mean curve of all tasks and, where x is ordered, the last
+value. Tasks and predictions are in the user's units; rivals work on standardised data inside.
 """
 
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,35 +15,43 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from nvdp.errors import FarNote
 from nvdp.loading import Predictor
+from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tables.tasks import Arrays
 from nvdp.tasks import Task
 from nvdp.units import Units
 
-SCORED_CASES, MOST_EACH = 40, 2  # a GP takes its time
-LEAST_CONTEXT, MOST_CONTEXT, MOST_TARGETS = 3, 10, 400
+HIERARCHICAL, MIXED = "hierarchical GP", "mixed model"
+GP_ALONE, MEAN_CURVE, LAST_VALUE = "GP on the context alone", "mean curve of all tasks", "last value"
+SCORED_CASES, MOST_EACH = 60, 2  # a GP on the context takes its time
+LEAST_CONTEXT, MOST_CONTEXT = 3, 10
+MOST_TARGETS = 400  # of a case
 MOST_NEIGHBOURS = 200
+MOST_PAIRS = 20_000  # of neighbouring points that the error of the last value is learned from
 Rival = Callable[[Task], Prediction]  # what is predicted at a task's targets
 
 
 @dataclass(frozen=True)
 class Case:
-    """One context of one task: log-likelihood of an output, squared error, and the share inside the 90 % interval."""
+    """One context of one task: log-likelihood of an output, squared error, shares inside the 90 and 50 % intervals."""
 
     log_likelihood: float
     squared_error: float
-    inside: float
+    inside90: float
+    inside50: float = 0.5
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Log-likelihood of an output, RMSE and coverage of the 90 % interval, over cases that count alike."""
+    """Log-likelihood of an output, RMSE and coverage of the 90 and 50 % intervals, over cases that count alike."""
 
     LL: float
     RMSE: float
     coverage90: float
+    coverage50: float
     cases: int
 
 
@@ -49,35 +59,75 @@ def summary(cases: Sequence[Case]) -> Scores:
     """The scores of some cases.
 
     >>> summary([Case(-1.0, 4.0, 1.0), Case(-2.0, 14.0, 0.5)])
-    Scores(LL=-1.5, RMSE=3.0, coverage90=0.75, cases=2)
+    Scores(LL=-1.5, RMSE=3.0, coverage90=0.75, coverage50=0.5, cases=2)
     """
-    columns = np.array([(case.log_likelihood, case.squared_error, case.inside) for case in cases])
-    likelihood, error, inside = columns.mean(0)
-    return Scores(float(likelihood), float(error**0.5), float(inside), len(cases))
+    rows = [(case.log_likelihood, case.squared_error, case.inside90, case.inside50) for case in cases]
+    likelihood, error, inside90, inside50 = np.array(rows).mean(0)
+    return Scores(float(likelihood), float(error**0.5), float(inside90), float(inside50), len(cases))
 
 
-def scoring_task(x: Float[Tensor, "point x"], y: Float[Tensor, "point y"], seed: int, index: int) -> Task:
-    """A task with a third of its points as context, from 3 to 10 of them, chosen at random; up to 400 are targets.
+def scoring_task(
+    x: Float[Tensor, "point x"],
+    y: Float[Tensor, "point y"],
+    seed: int,
+    index: int,
+    context: int | None = None,
+    prefix: bool = False,
+) -> Task:
+    """A task with some of its points as context; the others are targets.
+
+    Args:
+        x: Inputs.
+        y: Outputs.
+        seed: Of the choice.
+        index: The number of the case, for a choice of its own.
+        context: How many points; by default a third of them, from 3 to 10.
+        prefix: The points that come first in x, not random ones.
 
     >>> scoring_task(torch.zeros(12, 1), torch.zeros(12, 1), seed=0, index=0).x_context.shape
     torch.Size([4, 1])
     """
     order = torch.randperm(len(x), generator=derived_generator(seed, "scored context", index))
-    size = min(len(x) - 1, max(LEAST_CONTEXT, min(MOST_CONTEXT, len(x) // 3)))
-    context, target = order[:size], order[size : size + MOST_TARGETS]
-    return Task(x[context], y[context], x[target], y[target])
+    size = max(LEAST_CONTEXT, min(MOST_CONTEXT, len(x) // 3)) if context is None else context
+    size = min(len(x) - 1, size)
+    if prefix:
+        order = order[x[order, 0].argsort(stable=True)]
+    known, asked = order[:size], order[size : size + MOST_TARGETS]
+    return Task(x[known], y[known], x[asked], y[asked])
 
 
-def scored_cases(tasks: Sequence[Arrays], seed: int) -> list[Task]:
-    """Up to `SCORED_CASES` contexts: of many tasks one each, of few tasks up to `MOST_EACH`."""
-    sets = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in tasks[:SCORED_CASES]]
-    each = min(MOST_EACH, max(1, SCORED_CASES // len(sets)))
-    return [scoring_task(x, y, seed, number * len(sets) + i) for number in range(each) for i, (x, y) in enumerate(sets)]
+def scored_cases(
+    tasks: Sequence[Arrays], seed: int, context: int | None = None, prefix: bool = False, most: int | None = None
+) -> list[Task]:
+    """Up to `most` contexts, by default `SCORED_CASES`: of many tasks one each, of few tasks up to `MOST_EACH`.
+
+    A context that comes first has no second choice. With `context`, shorter tasks are left out.
+    """
+    least, most = 2 if context is None else context + 1, SCORED_CASES if most is None else most
+    sets = [(torch.from_numpy(x), torch.from_numpy(y)) for x, y in tasks if len(x) >= least][:most]
+    each = 1 if prefix or not sets else min(MOST_EACH, max(1, most // len(sets)))
+    return [
+        scoring_task(x, y, seed, number * len(sets) + i, context, prefix)
+        for number in range(each)
+        for i, (x, y) in enumerate(sets)
+    ]
 
 
 def fitted_model(predictor: Predictor) -> Rival:
-    """The fitted model itself."""
-    return lambda task: predictor.adapt(task.x_context, task.y_context).predict(task.x_target)
+    """The fitted model itself; what a task has that training tasks had not is no news here."""
+
+    def predict(task: Task) -> Prediction:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FarNote)
+            answer: Prediction = predictor.adapt(task.x_context, task.y_context).predict(task.x_target)
+        return answer
+
+    return predict
+
+
+def process_rival(process: HierarchicalGP, units: Units) -> Rival:
+    """A process learned from the training tasks, conditioned exactly on the context."""
+    return lambda task: units.y_out(process.predict(_standardised(task, units)))
 
 
 def context_gp(units: Units) -> Rival:
@@ -118,11 +168,39 @@ def mean_curve(training: Sequence[Arrays], units: Units) -> Rival:
     neighbours = NearestNeighbors(n_neighbors=max(1, min(MOST_NEIGHBOURS, round(len(x) ** 0.5) * 2, len(x)))).fit(x)
 
     def predict(task: Task) -> Prediction:
-        near = y[
-            neighbours.kneighbors(np.asarray(units.x_in(task.x_target)), return_distance=False)
-        ]  # (point, near, y)
+        places = neighbours.kneighbors(np.asarray(units.x_in(task.x_target)), return_distance=False)
+        near = y[places]  # (point, near, y)
         mean, std = torch.from_numpy(near.mean(1)), torch.from_numpy(near.std(1))
         return units.y_out(Prediction(mean[None], std.clamp(min=0.02)[None]))
+
+    return predict
+
+
+def last_value(training: Sequence[Arrays], units: Units) -> Rival:
+    """The newest output before a query, or the first one after it; its variance is a line in the distance.
+
+    The line is learned from pairs of points of the training tasks.
+    """
+    gaps, squares = [], []
+    for x, y in training:
+        at, values = np.asarray(units.x_in(x))[:, 0], np.asarray(units.y_in(y))
+        order = np.argsort(at, kind="stable")
+        for step in (1, 3):
+            gaps.append(at[order][step:] - at[order][:-step])
+            squares.append(np.square(values[order][step:] - values[order][:-step]))
+    gap, square = np.concatenate(gaps)[:MOST_PAIRS], np.concatenate(squares)[:MOST_PAIRS]
+    design = np.stack([np.ones_like(gap), gap], 1)
+    line = np.linalg.lstsq(design, square, rcond=None)[0] if len(gap) else np.ones((2, training[0][1].shape[1]))
+    constant, slope = (torch.from_numpy(np.maximum(row, floor)) for row, floor in zip(line, (1e-4, 0.0), strict=True))
+
+    def predict(task: Task) -> Prediction:
+        known, asked = (units.x_in(x)[:, 0] for x in (task.x_context, task.x_target))
+        distance = asked[:, None] - known[None]
+        newest = torch.where(distance >= 0, distance, math.inf)  # to what came before
+        nearest = torch.where(newest.isinf().all(1, keepdim=True), distance.abs(), newest).argmin(1)
+        gap = (asked - known[nearest]).abs()[:, None]
+        mean, std = units.y_in(task.y_context)[nearest], (constant + slope * gap).sqrt()
+        return units.y_out(Prediction(mean[None], std[None]))
 
     return predict
 
@@ -134,6 +212,7 @@ def score_cases(rival: Rival, tasks: Sequence[Task]) -> list[Case]:
         prediction = rival(task)
         log_prob = prediction.log_prob(task.y_target)
         error = (task.y_target - prediction.mean).square()
-        inside = (prediction.cdf(task.y_target) - 0.5).abs() <= 0.45
-        cases.append(Case(log_prob.mean().item(), error.mean().item(), inside.double().mean().item()))
+        off = (prediction.cdf(task.y_target) - 0.5).abs()
+        inside = ((off <= half).double().mean().item() for half in (0.45, 0.25))
+        cases.append(Case(log_prob.mean().item(), error.mean().item(), *inside))
     return cases

@@ -20,6 +20,7 @@ from nvdp.images.classify import PictureClassifier
 from nvdp.loading import Predictor, find_run, load, pretrained_names
 from nvdp.models.registry import model_spec
 from nvdp.nn.rates import LayerRates
+from nvdp.posteriors.adjusted import AdjustedPosterior
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.units import PosteriorInUnits, Units
 from nvdp.web.exact_gp import ExactGP
@@ -118,6 +119,7 @@ class ServedModel:
         prediction = posterior.predict(query)
         functions = posterior.predict(query, samples, seed).functions if samples else prediction.functions[:0]
         inner = posterior.standardised if isinstance(posterior, PosteriorInUnits) else posterior
+        inner = inner.network if isinstance(inner, AdjustedPosterior) else inner
         return {
             "mean": self._rounded(prediction.mean),
             "std": self._rounded(prediction.std),

@@ -1,0 +1,103 @@
+"""The hierarchical GP of a table: recovers what it drew, conditions exactly, and its residuals are standard normal."""
+
+import pytest
+import torch
+
+from nvdp.data.frames import FrameTasks
+from nvdp.models.hierarchical_gp import HierarchicalGP
+from nvdp.posteriors.adjusted import Adjustment
+from nvdp.tables.prior import DrawnTasks, fit_prior
+from nvdp.tasks import PointSet, Task, TaskBatch
+
+
+def lines(tasks=40, points=9, outputs=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    sets = []
+    for _ in range(tasks):
+        x = 3 * torch.rand(points, 1, generator=generator) - 1.5
+        level, slope = torch.randn(2, 1, outputs, generator=generator)
+        sets.append((x, level + (1 + 0.3 * slope) * x + 0.1 * torch.randn(points, outputs, generator=generator)))
+    return tuple(sets)
+
+
+@pytest.fixture(scope="module")
+def process():
+    return fit_prior(lines())
+
+
+def test_the_noise_of_a_table_is_found(process):
+    noise = process.kernel.noise(process.values, torch.zeros(1, 1, 1).double(), torch.zeros(1, 1, dtype=torch.long))
+    assert 0.07 < noise.item() < 0.14
+
+
+def test_conditioning_is_that_of_the_joint_gaussian(process):
+    (x, y), *_ = lines(1, seed=5)
+    prediction = process.predict(Task(x[:4], y[:4], x[4:], y[4:]))
+    mean, covariance, noise = process.covariance(x.double()[None], torch.zeros(1, 9, dtype=torch.long))
+    whole = covariance + torch.diag(noise)
+    weights = torch.linalg.solve(whole[:4, :4], whole[:4, 4:]).mT
+    torch.testing.assert_close(prediction.mean[:, 0], mean[4:] + weights @ (y[:4, 0].double() - mean[:4]))
+    variance = (whole[4:, 4:] - weights @ whole[:4, 4:]).diagonal()
+    torch.testing.assert_close(prediction.std[:, 0], variance.sqrt())
+
+
+def test_residuals_of_drawn_tasks_are_standard_normal(process):
+    plain = HierarchicalGP(**{**vars(process), "root": 0 * process.root, "task_spread": 0.0, "tails": float("inf")})
+    generator = torch.Generator().manual_seed(1)
+    drawn = plain.draw([x for x, _ in lines(300, seed=2)], generator)
+    tasks = TaskBatch.collate([Task(x[:3], y[:3], x[3:], y[3:]) for x, y in drawn])
+    seen = plain.residuals(tasks)
+    assert seen.x.shape[-1] == 2
+    assert torch.equal(seen.mask, tasks.target.mask)
+    for points in (seen.mask, seen.is_context):
+        assert abs(seen.y[points].mean().item()) < 0.1
+        assert 0.85 < seen.y[points].std().item() < 1.2
+
+
+def test_a_missing_output_is_left_out_by_itself():
+    sets = lines(outputs=2)
+    holes = [(x, y.clone()) for x, y in sets]
+    for index, (_, y) in enumerate(holes):
+        y[index % 9, index % 2] = torch.nan
+    process = fit_prior(holes)
+    x, y = holes[0]
+    prediction = process.given(x[:3], y[:3]).predict(x[3:])
+    assert prediction.mean.shape == (6, 2)
+    assert (prediction.mean - sets[0][1][3:]).abs().mean() < 0.5
+
+
+def test_drawn_and_real_tasks_share_a_batch_that_depends_on_its_step_alone(process):
+    source = DrawnTasks(FrameTasks(lines(), forecasts=0.5), process, share=0.5, residuals=True)
+    first, again, other = (source.training_batch(0, step, 8) for step in (3, 3, 4))
+    assert torch.equal(first.x, again.x)
+    assert first.y.shape != other.y.shape or not torch.equal(first.y, other.y)
+    assert len(first) == 8
+    assert source.x_dim == first.x.shape[-1] == 2
+
+
+def test_a_process_is_the_same_after_its_tensors(process):
+    again = HierarchicalGP.from_tensors(process.tensors())
+    (x, y), *_ = lines(1, seed=5)
+    ours, theirs = (each.given(x[:4], y[:4]).predict(x[4:]) for each in (process, again))
+    torch.testing.assert_close(ours.mean, theirs.mean)
+    torch.testing.assert_close(ours.std, theirs.std)
+
+
+def test_a_network_of_residuals_answers_for_one_task_as_for_several(process):
+    from nvdp.models.config import ModelConfig
+    from nvdp.models.registry import build_model
+
+    model = build_model(ModelConfig("nvdp", 2, 1)).eval()
+    adjustment = Adjustment(process, (2,), (1.5, 1.2))
+    sets, ask = lines(2, seed=5), torch.linspace(-1, 1, 5)[:, None]
+    both = adjustment.adapt(model, PointSet.of(*(torch.stack(part)[:, :4] for part in zip(*sets, strict=True))))
+    together = both.predict(ask)
+    for index, (x, y) in enumerate(sets):
+        alone = adjustment.adapt(model, x[:4], y[:4])
+        torch.testing.assert_close(alone.predict(ask).mean, together.mean[index])
+        torch.testing.assert_close(alone.predict(ask).std, together.std[index])
+        more = adjustment.adapt(model, x[:3], y[:3]).update(x[3:4], y[3:4]).predict(ask)
+        torch.testing.assert_close(more.mean, together.mean[index])
+        functions = alone.predict(ask, samples=400)
+        assert (functions.std / together.std[index] - 1).abs().max() < 0.25
+        assert alone.suggest(ask, k=2).shape == (2,)

@@ -1,0 +1,53 @@
+"""Rivals: the last value carried forward, contexts that come first, and factors of calibration."""
+
+import numpy as np
+import pytest
+import torch
+
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import build_model
+from nvdp.tables.calibration import SIZES, adjusted
+from nvdp.tables.fit import verdict
+from nvdp.tables.rivals import last_value, scored_cases
+from nvdp.tasks import Task, TaskBatch
+from nvdp.units import Units
+
+
+def walks(tasks=30, points=12, seed=0):
+    random = np.random.default_rng(seed)
+    x = np.arange(points, dtype=float)[:, None]
+    return [(x, random.normal(size=(points, 1)).cumsum(0)) for _ in range(tasks)]
+
+
+def test_the_last_value_is_the_newest_before_a_query_and_less_certain_further_away():
+    tasks = walks()
+    rival = last_value(tasks, Units.of([x for x, _ in tasks], [y for _, y in tasks]))
+    known, values = torch.tensor([[2.0], [5.0]]).double(), torch.tensor([[1.0], [7.0]]).double()
+    asked = torch.tensor([[0.0], [3.0], [6.0], [11.0]]).double()
+    prediction = rival(Task(known, values, asked, torch.zeros(4, 1).double()))
+    assert prediction.mean[:, 0].tolist() == pytest.approx([1.0, 1.0, 7.0, 7.0])
+    assert prediction.std[3] > 1.5 * prediction.std[2]
+
+
+def test_a_forecast_is_scored_on_what_comes_later():
+    for case in scored_cases(walks(5), seed=0, context=4, prefix=True):
+        assert len(case.x_context) == 4
+        assert case.x_context.max() < case.x_target.min()
+
+
+def test_intervals_that_are_too_narrow_get_a_factor_above_one_and_few_tasks_change_little():
+    model = build_model(ModelConfig("cnp")).eval()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 20, 1, generator=generator)
+    y = 8 * torch.randn(60, 20, 1, generator=generator)
+    batches = [TaskBatch.first_points_as_context(x, y, size) for size in (2, 8)]
+    many, few = (adjusted(model, None, batches, tasks) for tasks in (1_000, 3))
+    assert many.sizes == SIZES
+    assert min(many.factors) > 2
+    assert 1 < max(few.factors) < 1.5
+
+
+def test_the_first_line_says_which_rival_is_better():
+    ours, other = {"LL": -1.0, "RMSE": 2.0}, {"LL": -0.9, "RMSE": 2.5}
+    line = verdict({"nvdp": ours, "hierarchical GP": other})
+    assert line.startswith("hierarchical GP predicts the held-out tasks better than nvdp: LL -0.900 against -1.000")
