@@ -82,9 +82,7 @@ class Predictor:
         units = self.units.of_context(x, y, mask)
         context = units.points_in(x, y)
         adjusted = self.adjustment
-        posterior = (
-            self.model.adapt(*context, mask) if adjusted is None else adjusted.adapt(self.model, *context, mask)
-        )
+        posterior = self.model.adapt(*context, mask) if adjusted is None else adjusted.adapt(self.model, *context, mask)
         if mask is None:
             self.warn_far(x, y)
         return self.in_units(posterior, units)

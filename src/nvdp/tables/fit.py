@@ -59,7 +59,12 @@ class Recipe:
 MILD, STRONG = Augmentation(jitter=0.03, shift=0.1, stretch=0.1), Augmentation(jitter=0.05, shift=0.4, stretch=0.3)
 NARROW = {"decoder.width": 32, "encoder.size": 32, "rates.width": 32, "decoder.latent": 16}
 # Tasks of a table are short: a small reader takes twice the steps in the same time.
-SMALL_READER = {"attention.width": 32, "attention.blocks": 2, "attention.heads": 4}
+SMALL_READER = {
+    "attention.width": 32,
+    "attention.blocks": 2,
+    "attention.heads": 4,
+    "likelihood.shared_std": False,  # the noise differs from task to task
+}
 AROUND, DRAWN = "around the hierarchical GP", "drawn and real tasks"
 RECIPES = {
     AROUND: Recipe(drawn=True, residuals=True),
