@@ -123,14 +123,27 @@ def questions(model: str) -> list[bytes]:
     return bodies
 
 
-async def visitors(address: str, count: int, seconds: float) -> tuple[list[float], list[str]]:
-    """Milliseconds of all answers, and what went wrong."""
+def dear_question() -> bytes:
+    """The largest question that the server takes, with as many points as a picture has pixels."""
+    points = [[i / 256 - 2] for i in range(1024)]
+    question = {"model": "gp", "x": points, "y": [[0.1]] * 1024, "query": points, "samples": 32}
+    return json.dumps(question).encode()
+
+
+async def visitors(
+    address: str, count: int, seconds: float, dear: int = 0
+) -> tuple[list[float], list[str], dict[str, int]]:
+    """Milliseconds of all answers to cheap questions, what went wrong, and the answers to dear ones by status.
+
+    `dear` of the visitors send the largest questions there are instead, one after the other, and come again when told.
+    """
     place = urlsplit(address)
     assert place.hostname is not None
     assert place.port is not None
     asked = {model: questions(model) for model in MODELS}
     taken: list[float] = []
     wrong: list[str] = []
+    dear_answers: dict[str, int] = {}
     end = time.perf_counter() + seconds
 
     async def lane(connection: Connection, model: str, until: float) -> None:
@@ -153,8 +166,22 @@ async def visitors(address: str, count: int, seconds: float) -> tuple[list[float
         except (OSError, asyncio.IncompleteReadError) as error:
             wrong.append(repr(error))
 
-    await asyncio.gather(*(visitor() for _ in range(count)))
-    return taken, wrong
+    async def dear_visitor() -> None:
+        body = dear_question()
+        try:
+            connection = await Connection(place.hostname or "", place.port or 0).open()
+            while time.perf_counter() < end:
+                async with asyncio.timeout(max(0.1, end - time.perf_counter())):
+                    status = await connection.ask(body)
+                dear_answers[str(status)] = dear_answers.get(str(status), 0) + 1
+                await asyncio.sleep(1.0 if status == 503 else 0.1)
+        except TimeoutError:
+            dear_answers["unfinished"] = dear_answers.get("unfinished", 0) + 1
+        except (OSError, asyncio.IncompleteReadError) as error:
+            wrong.append(repr(error))
+
+    await asyncio.gather(*(visitor() for _ in range(count - dear)), *(dear_visitor() for _ in range(dear)))
+    return taken, wrong, dear_answers
 
 
 def summary(milliseconds: list[float]) -> dict[str, Any]:
@@ -168,6 +195,7 @@ def main() -> None:
     """Measure, print and, if asked, write one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--visitors", type=int, default=50)
+    parser.add_argument("--dear", type=int, default=5, help="of them, who ask the largest questions in a second run")
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--drag-seconds", type=float, default=8, help="of one hand in the browser, before the visitors")
     parser.add_argument("--json", type=Path, help="the file to write")
@@ -175,10 +203,16 @@ def main() -> None:
     random.seed(0)
     before = machine(False)
     with server() as address:
-        hand = drag(address, options.drag_seconds)
-        taken, wrong = asyncio.run(visitors(address, options.visitors, options.seconds))
-    crowd = {"visitors": options.visitors, "seconds": options.seconds, "errors": len(wrong), "first_error": wrong[:1]}
-    rows = [{"what": "pointer to picture"} | summary(hand), {"what": "visitors at once"} | crowd | summary(taken)]
+        hand = drag(address, options.drag_seconds) if options.drag_seconds else []
+        crowds = []
+        for dear in (0, options.dear):
+            taken, wrong, answers = asyncio.run(visitors(address, options.visitors, options.seconds, dear))
+            crowd = {"visitors": options.visitors, "seconds": options.seconds}
+            crowd |= {"errors": len(wrong), "first_error": wrong[:1]}
+            name = f"visitors at once, {dear} of them with the largest questions" if dear else "visitors at once"
+            told = {"dear_visitors": dear, "dear_answers": answers} if dear else {}
+            crowds.append({"what": name} | crowd | told | summary(taken))
+    rows = [*([{"what": "pointer to picture"} | summary(hand)] if hand else []), *crowds]
     text = json.dumps({"suite": "serve", "machine": before, "notes": NOTES, "rows": rows}, indent=1) + "\n"
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

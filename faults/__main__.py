@@ -77,6 +77,33 @@ def streaming(place: Path) -> list[Tally]:
     return [growing_folders(place, (1, 5, 20, 50))]
 
 
+def stored(place: Path) -> list[Tally]:
+    """Damaged stores, and values that would poison them."""
+    from faults.stored import flipped_bits, poison
+
+    return [flipped_bits(place / "flips", 5_000), poison(place / "poison")]
+
+
+def files(place: Path) -> list[Tally]:
+    """Tables whose rows do not fit, and outputs that exist."""
+    from faults.files import existing_outputs, shifted_rows, stopped_fits
+
+    return [shifted_rows(place / "rows", 500), existing_outputs(place / "outputs"), stopped_fits(place / "fits", 12)]
+
+
+def service(place: Path) -> list[Tally]:
+    """Slow, absent and greedy visitors."""
+    from faults.service import abandoned_work, other_hosts, slow_clients, stopped_servers, too_much_work
+
+    return [
+        slow_clients(place, 400),
+        abandoned_work(place, 160),
+        too_much_work(place, 40),
+        stopped_servers(place, 2),
+        other_hosts(place),
+    ]
+
+
 def properties(place: Path) -> list[Tally]:
     """What every model promises, on many examples."""
     tally = Tally(f"properties of every model in the registry, {EXAMPLES} examples each (hypothesis)")
@@ -99,7 +126,19 @@ def properties(place: Path) -> list[Tally]:
 
 SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
     each.__name__: each
-    for each in (properties, interruptions, hostile, numbers, processes, cluster, threads, streaming)
+    for each in (
+        properties,
+        interruptions,
+        hostile,
+        numbers,
+        processes,
+        cluster,
+        threads,
+        streaming,
+        files,
+        stored,
+        service,
+    )
 }
 
 

@@ -8,12 +8,15 @@ from faults.coverage import LEAST
 from nvdp.system import write_text
 
 ORDER = (
-    "interruptions", "hostile", "numbers", "properties", "processes", "cluster", "threads", "streaming", "mutants",
-    "coverage",
+    "interruptions", "files", "stored", "hostile", "service", "numbers", "properties", "processes", "cluster",
+    "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
     "interruptions": "Interrupted runs",
+    "files": "Tables and outputs",
+    "stored": "Stores of tasks",
+    "service": "The server and its visitors",
     "hostile": "Damaged and malicious files",
     "numbers": "Extreme numbers",
     "properties": "Properties of all models",
@@ -43,6 +46,13 @@ RULES = """
   changes later. No file is a pickle. Shapes in a file are compared with the configuration before memory is allocated.
 - **A step whose bound or gradient is not finite is skipped** and counted in `log.csv`. After 100 skipped steps the run
   stops with a reason. If the bound is not finite in one of several processes, all processes skip the step.
+- **Nothing that exists is overwritten** without `--force`; a file that a command reads is never overwritten. A fitted
+  model is written to a folder beside its own, loaded once, and renamed.
+- **A row of a table fits its header** or is refused with its line. A file is taken into a store whole or not at all.
+- **A state in a store** has a checksum of its name, count and sums. Where a task is not found, the index is compared
+  with the rows once, so that damage never makes a known task look new.
+- **A request** has ten seconds to arrive. Large requests have their own threads, a lower priority and a bounded queue;
+  the work of a visitor who has gone is dropped.
 - **One process at a time** trains in a folder. Several processes that share one run count as one.
 """
 
@@ -127,6 +137,8 @@ def _measured(name: str, numbers: dict[str, Any]) -> str:
             for million, seconds in numbers["seconds"].items()
         ]
         return "\n".join(["", "| million rows | peak memory, MB | seconds |", "| ---: | ---: | ---: |", *rows])
+    if name == "service":
+        return "\n" + "; ".join(f"{key.replace('_', ' ')}: {value:g}" for key, value in numbers.items()) + "."
     return (
         f"\nThe largest difference of any weight or optimiser state was {numbers['largest_difference']:.1e} "
         f"(float64; tolerance {numbers['tolerance']:.0e})."

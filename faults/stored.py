@@ -5,6 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from faults.tally import Tally
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
@@ -55,3 +58,27 @@ def _answers(path: Path, model: Any, names: list[str]) -> tuple[Any, ...]:
         told = few, state.sums.tolist(), state.counts.tolist(), len(store), sorted(store)
     numbers = store_stats(path)
     return (*told, numbers["tasks"], numbers["points"])
+
+
+def poison(place: Path) -> Tally:
+    """Huge values, alone and among good ones: none is taken in, and the states stay as they were."""
+    tally = Tally("values from 1e8 to 1e300 are observed, alone, in batches and after good ones")
+    place.mkdir(parents=True, exist_ok=True)
+    model: Any = build_model(ModelConfig("nvdp").updated(SMALL)).eval()
+    with TaskStore(place / "tasks.db", model) as store:
+        store.observe("anna", [0.5], [1.0])
+        before = store.state(["anna"]).sums
+        for power in range(8, 301, 4):
+            for x, y in ((0.5, 10.0**power), (-(10.0**power), 0.5), (10.0**power, -(10.0**power))):
+                point = np.array([[x]]), np.array([[y]])
+                try:
+                    store.observe_many(["bert", "anna"], [[0.1], point[0]], [[0.2], point[1]])
+                    store.forget("anna", *point)
+                    store.forget("bert", [0.1], [0.2])
+                    outcome = "taken in, and forgotten without a trace"
+                except InputError:
+                    outcome = "refused"
+                close = torch.allclose(store.state(["anna"]).sums, before, atol=1e-6)
+                good = close and (store.count("anna"), store.count("bert")) == (1, 0)
+                tally.check(good, outcome, f"x = {x:g}, y = {y:g}: {outcome}, and the states have changed")
+    return tally

@@ -14,7 +14,7 @@ import nvdp
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.web import limits
-from nvdp.web.limits import BodyLimit, Pool, QueueFull
+from nvdp.web.limits import BodyLimit, Pool, QueueFull, unless_gone
 from nvdp.web.served import served_models
 from nvdp.web.server import STATIC, create_app
 
@@ -226,7 +226,7 @@ def test_a_full_queue_answers_503_and_then_recovers(small_config):
         threads = [threading.Thread(target=ask) for _ in range(2)]
         for thread in threads:
             thread.start()
-        while not started or pool._jobs < 2:  # one works, one waits
+        while not started or pool.cheap.jobs.total() < 2:  # one works, one waits
             threading.Event().wait(0.01)
         full = client.post("/api/adapt", json=QUESTION | {"model": "slow"})
         assert full.status_code == 503
@@ -238,6 +238,75 @@ def test_a_full_queue_answers_503_and_then_recovers(small_config):
             thread.join()
         assert codes == [200, 200]
         assert client.post("/api/adapt", json=QUESTION | {"model": "slow"}).status_code == 200
+
+
+def test_cheap_work_does_not_wait_behind_dear_work_and_one_visitor_has_a_limit():
+    pool, may_end = Pool(workers=1, dear_waiting=20), threading.Event()
+
+    async def scenario():
+        dear = [asyncio.ensure_future(pool.run(may_end.wait, "anna", dear=True)) for _ in range(limits.MAX_DEAR_OF_ONE)]
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFull, match="large requests of yours"):
+            await pool.run(may_end.wait, "anna", dear=True)
+        other = asyncio.ensure_future(pool.run(may_end.wait, "bert", dear=True))
+        assert await asyncio.wait_for(pool.run(lambda: "at once"), 30) == "at once"
+        may_end.set()
+        await asyncio.gather(*dear, other)
+
+    asyncio.run(scenario())
+    assert not pool.busy
+    pool.close()
+
+
+def test_work_whose_visitor_has_gone_is_not_done():
+    pool, may_end, done = Pool(workers=1), threading.Event(), []
+
+    async def scenario():
+        running = asyncio.ensure_future(pool.run(may_end.wait))
+
+        async def gone():
+            return {"type": "http.disconnect"}
+
+        for number in range(5):
+            assert await unless_gone(gone, pool.run(lambda number=number: done.append(number))) is None
+        may_end.set()
+        await running
+        await pool.run(lambda: done.append("after"))
+
+    asyncio.run(scenario())
+    assert done == ["after"]
+    pool.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8765", 200), ("localhost", 200), ("[::1]:1", 200), ("lab.example", 200), ("evil.example", 421)],
+)
+def test_a_foreign_host_name_is_refused(host, status):
+    with TestClient(create_app({}, hosts=["lab.example"])) as client:
+        assert client.get("/api/models", headers={"Host": host}).status_code == status
+
+
+def test_bodies_on_their_way_are_bounded_together(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_HELD", 100)
+
+    async def unreached(scope, receive, send):
+        raise AssertionError
+
+    body, sent = BodyLimit(unreached, most=1_000), []
+
+    async def ask():
+        async def receive():
+            return {"type": "http.request", "body": b"x" * 101, "more_body": True}
+
+        async def send(message):
+            sent.append(message)
+
+        await body({"type": "http", "method": "POST", "headers": []}, receive, send)
+
+    asyncio.run(ask())
+    assert sent[0]["status"] == 503
+    assert body.held == 0
 
 
 def test_the_pool_runs_no_more_jobs_at_once_than_it_has_workers():

@@ -1,7 +1,10 @@
 """The command that opens the page: ``nvdp serve``."""
 
 import importlib.util
+import os
 import socket
+import warnings
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +15,7 @@ from nvdp.cli.options import PICTURES
 from nvdp.errors import InputError
 
 EXTRA = ("fastapi", "uvicorn")
+BACKLOG = 2048
 
 
 @app.command(rich_help_panel=PICTURES)
@@ -26,6 +30,10 @@ def serve(
     ] = "127.0.0.1",
     workers: Annotated[
         int | None, typer.Option(help="Threads that compute. (default: one for each core)", min=1, max=256)
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A name under which browsers may ask, besides localhost and addresses; several times."),
     ] = None,
 ) -> None:
     r"""Serve a page for the browser: click points, drag them, and see the posterior change.
@@ -43,22 +51,42 @@ def serve(
         raise InputError(f"nvdp serve needs {' and '.join(missing)}: pip install 'nvdp[web]'")
     listening = _listen(host, port)
     with listening:
-        import uvicorn
-
+        from nvdp.errors import FarNote
         from nvdp.loading import find_run
         from nvdp.system import use_threads
+        from nvdp.web.connections import server_of
         from nvdp.web.limits import Pool
         from nvdp.web.served import served_models
         from nvdp.web.server import create_app
 
         use_threads(1)
+        warnings.simplefilter("ignore", FarNote)  # the page tells its visitor
         served = served_models([find_run(folder) for folder in run or []])
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C stops it")
-        config = uvicorn.Config(
-            create_app(served, Pool(workers)), log_level="warning", access_log=False, timeout_keep_alive=30
-        )
-        uvicorn.Server(config).run(sockets=[listening])
+        names = [host, socket.gethostname(), *(allow_host or [])]
+        if _is_open(host):
+            own = f"http://{socket.gethostname()}:{listening.getsockname()[1]}"
+            typer.echo(
+                f"note: {host} lets every machine that reaches this one ask its models, without a password and "
+                f"without encryption; others open {own}",
+                err=True,
+            )
+        pool = Pool(workers)
+        try:
+            server_of(create_app(served, pool, names)).run(sockets=[listening])
+        except KeyboardInterrupt:
+            if pool.busy:
+                os._exit(130)  # an ordinary end would wait for what nobody will read
+            raise
+
+
+def _is_open(host: str) -> bool:
+    """Whether machines other than this one can connect."""
+    try:
+        return not ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host != "localhost"
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -71,6 +99,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(address)
+        listening.listen(BACKLOG)  # here, as two processes may bind one port and only one may listen
     except OSError as error:
         listening.close()
         raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port") from None

@@ -7,8 +7,11 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any, TypeVar
 
 import torch
@@ -35,7 +38,19 @@ MAX_SUPPORT = 50  # labelled pictures: ten of each of five classes
 MAX_CLASSES = 20
 MAX_PICTURES = 20  # to classify in one request
 
-MAX_WAITING = 160  # requests that wait for a worker: two models for each of 80 visitors
+MAX_WAITING = 160  # cheap requests that wait for a worker: two models for each of 80 visitors
+MAX_DEAR_WAITING = 16  # dear ones
+MAX_DEAR_OF_ONE = 8  # dear ones of one visitor, running and waiting
+DEAR_PICTURES = 12  # labelled ones and those to classify together
+DEAR_SAMPLED = 8_192  # samples × query points; /api/suggest draws its own
+DEAR_PAIRS = 40_000  # context × query points of a model that compares them all
+DEAR_NICE = 15  # added to the niceness of the threads of dear requests, where threads have one (Linux)
+MAX_HELD = 64 * 1024 * 1024  # bytes of bodies that are being received, of all requests together
+
+MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE = 512, 384
+REQUEST_SECONDS = 10.0  # from the first byte of a request to its last
+KEEP_ALIVE_SECONDS = 30
+FINISH_SECONDS = 2  # that a server which is told to stop waits for answers
 MAX_REASON = 300  # characters of an error answer
 
 HEADERS = {  # the page needs nothing from elsewhere and may not load it
@@ -44,17 +59,23 @@ HEADERS = {  # the page needs nothing from elsewhere and may not load it
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
 }
+RETRY = {"Retry-After": "1"}
 T = TypeVar("T")
 
 
 class QueueFull(Exception):
-    """All workers are busy and the queue is at its limit."""
+    """All workers are busy and the queue is at its limit; `seconds` says when to try again."""
+
+    def __init__(self, reason: str, seconds: int = 1) -> None:
+        super().__init__(reason)
+        self.seconds = seconds
 
 
 class Pool:
-    """`workers` threads with a bounded queue, so that heavy requests never stop the server from answering.
+    """Threads for cheap requests and others for dear ones, each with a bounded queue.
 
-    PyTorch releases the interpreter lock while it computes.
+    Cheap requests never wait behind dear ones, and the server itself never computes. The threads of dear requests have
+    a lower priority. PyTorch releases the interpreter lock while it computes.
 
     >>> pool = Pool(workers=1, waiting=1)
     >>> asyncio.run(pool.run(lambda: 6 * 7))
@@ -62,37 +83,126 @@ class Pool:
     >>> pool.close()
     """
 
-    def __init__(self, workers: int | None = None, waiting: int = MAX_WAITING) -> None:
+    def __init__(
+        self, workers: int | None = None, waiting: int = MAX_WAITING, dear_waiting: int = MAX_DEAR_WAITING
+    ) -> None:
         self.workers = workers or max(1, os.cpu_count() or 1)
-        self.max_jobs = self.workers + waiting
-        self._jobs, self._lock = 0, threading.Lock()
-        # One PyTorch thread for each job: more would compete with the other workers.
-        self._executor = ThreadPoolExecutor(self.workers, "nvdp-web", initializer=torch.set_num_threads, initargs=(1,))
+        self.cheap = Lane(self.workers, waiting, waiting, 0)
+        self.dear = Lane(max(1, self.workers // 2), dear_waiting, MAX_DEAR_OF_ONE, DEAR_NICE)
 
-    async def run(self, job: Callable[[], T]) -> T:
-        """The job's result; `QueueFull` at once if too many are waiting."""
-        with self._lock:
-            if self._jobs >= self.max_jobs:
-                raise QueueFull(f"{self._jobs} requests are waiting, which is the limit; try again in a moment")
-            self._jobs += 1
-        future = self._executor.submit(job)
-        future.add_done_callback(self._end)  # also if the visitor has left: the place is free when the thread is
-        return await asyncio.wrap_future(future)
-
-    def _end(self, future: "Future[T]") -> None:
-        with self._lock:
-            self._jobs -= 1
+    async def run(self, job: Callable[[], T], visitor: str = "", dear: bool = False) -> T:
+        """The job's result; `QueueFull` at once if too many are waiting. A caller that is cancelled takes it back."""
+        return await (self.dear if dear else self.cheap).run(job, visitor)
 
     def close(self) -> None:
-        """Wait for running jobs and drop those that wait."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """Drop the jobs that wait. Running ones are not waited for: nobody is left to be answered."""
+        for lane in (self.cheap, self.dear):
+            lane.executor.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is still running."""
+        return bool(self.cheap.jobs or self.dear.jobs)
+
+
+class Lane:
+    """Some threads and their queue: at most `waiting` jobs wait, and at most `each` of one visitor run or wait."""
+
+    def __init__(self, workers: int, waiting: int, each: int, nice: int) -> None:
+        self.workers, self.max_jobs, self.each, self.nice = workers, workers + waiting, each, nice
+        self.jobs: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.executor = ThreadPoolExecutor(workers, "nvdp-web", initializer=self._begin)
+
+    def _begin(self) -> None:
+        torch.set_num_threads(1)  # more would compete with the other workers
+        if self.nice:
+            with suppress(OSError, AttributeError):
+                thread, process = threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0)
+                os.setpriority(os.PRIO_PROCESS, thread, process + self.nice)
+
+    async def run(self, job: Callable[[], T], visitor: str) -> T:
+        """The job's result."""
+        with self._lock:
+            waiting = self.jobs.total()
+            if waiting >= self.max_jobs:
+                reason = f"{waiting} requests are waiting, which is the limit; try again in a moment"
+                raise QueueFull(reason, 1 + waiting // 8 if self.nice else 1)
+            if self.nice and self.jobs[visitor] >= self.each:
+                reason = f"{self.jobs[visitor]} large requests of yours are waiting, which is the limit"
+                raise QueueFull(f"{reason}; try again in a moment", 2)
+            self.jobs[visitor] += 1
+        future = self.executor.submit(job)
+        future.add_done_callback(lambda _: self._end(visitor))  # of a running job, when its thread is free
+        return await asyncio.wrap_future(future)
+
+    def _end(self, visitor: str) -> None:
+        with self._lock:
+            self.jobs[visitor] -= 1
+            self.jobs += Counter()  # drops those at 0
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T | None:
+    """The result of some work, which is cancelled when the visitor goes away; then None."""
+    task = asyncio.ensure_future(work)
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    leaving = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return await task if task.done() else None
+    finally:
+        task.cancel()
+        leaving.cancel()
+
+
+class AllowedHosts:
+    """Middleware: refuses a request for another host name, with which a foreign page could read answers.
+
+    Addresses and names without a dot are always allowed: a page that rebinds its own name to this machine asks under
+    that name, and nobody can own one without a dot.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
+        self.app, self.names = app, {name.lower() for name in names}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] == "http":
+            given = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
+            if not is_own_host(given, self.names):
+                reason = f"the host '{given[:60]}' is not served here; start the server with --allow-host to add a name"
+                await error_answer(421, reason)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def is_own_host(host: str, names: Container[str]) -> bool:
+    """Whether a Host header names this server: an address, a name without a dot, or one of `names`.
+
+    >>> asked = ("127.0.0.1:8765", "[::1]:80", "localhost", "lab.example:1", "evil.example")
+    >>> [is_own_host(host, {"lab.example"}) for host in asked]
+    [True, True, True, True, False]
+    """
+    name = host.rsplit("]", 1)[0].lstrip("[") if host.startswith("[") else host.split(":")[0]
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name or name.lower().rstrip(".") in names
+    return True
 
 
 class BodyLimit:
-    """Middleware: reads a request's body before it is parsed; 413 if it is longer than `most` bytes."""
+    """Middleware: reads a request's body before it is parsed; 413 if it is longer than `most` bytes.
+
+    All bodies that are being received together hold at most `MAX_HELD` bytes; 503 beyond.
+    """
 
     def __init__(self, app: ASGIApp, most: int = MAX_BYTES) -> None:
-        self.app, self.most = app, most
+        self.app, self.most, self.held = app, most, 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -103,17 +213,25 @@ class BodyLimit:
         if declared.isdigit() and int(declared[:20]) > self.most:
             await self._too_long(f"{int(declared[:20])}")(scope, receive, send)
             return
-        body, more = b"", True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            more = message.get("more_body", False)
-            if len(body) > self.most:
-                await self._too_long(f"more than {self.most}")(scope, receive, send)
-                return
-        await self.app(scope, _with_body(body, receive), send)
+        body, more = bytearray(), True
+        try:
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    return
+                part = message.get("body", b"")
+                body += part
+                self.held += len(part)
+                more = message.get("more_body", False)
+                if len(body) > self.most:
+                    await self._too_long(f"more than {self.most}")(scope, receive, send)
+                    return
+                if self.held > MAX_HELD:
+                    await error_answer(503, "too much is being received; try again", RETRY)(scope, receive, send)
+                    return
+        finally:
+            self.held -= len(body)
+        await self.app(scope, _with_body(bytes(body), receive), send)
 
     def _too_long(self, size: str) -> Response:
         return error_answer(413, f"the body holds {size} bytes; expected at most {self.most}")

@@ -117,6 +117,10 @@ class ClassifyRequest(BaseModel):
     samples: int = Field(default=0, ge=0, le=limits.MAX_SAMPLES, description="Classifiers to draw.")
     seed: int = Field(default=0, ge=0, le=limits.MAX_SEED, description="The same seed, the same classifiers.")
 
+    def is_dear(self) -> bool:
+        """Whether the answer takes more than some hundredths of a second, so that others should go first."""
+        return len(self.support) + len(self.query) > limits.DEAR_PICTURES
+
     def arrays(
         self, pixels: int
     ) -> tuple[Float[np.ndarray, "support pixel"], Int[np.ndarray, " support"], Float[np.ndarray, "query pixel"]]:

@@ -25,6 +25,8 @@ from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.units import PosteriorInUnits, Units
 from nvdp.web.exact_gp import ExactGP
 from nvdp.web.limits import (
+    DEAR_PAIRS,
+    DEAR_SAMPLED,
     MAX_CONTEXT,
     MAX_CONTEXT_EXACT,
     MAX_DISTANCE,
@@ -38,6 +40,7 @@ from nvdp.web.schemas import ModelEntry, TableColumns
 
 FUNCTIONS, CHARACTERS = ("gp", "trig"), "omniglot-fewshot"  # tasks that have a page of their own
 EXACT_GP = "exact-gp"
+COMPARES_ALL = (EXACT_GP, "nvdp-attentive", "anp")  # models that compare every query point with every context point
 DECIMALS, RATE_DECIMALS = 6, 4
 
 
@@ -96,6 +99,11 @@ class ServedModel:
             has_rates=False,
         )
         return cls(entry, ExactGP(), Units.identity(1, 1), MAX_QUERY_EXACT)
+
+    def is_dear(self, context: int, query: int, samples: int) -> bool:
+        """Whether an answer takes more than some hundredths of a second, so that others should go first."""
+        pairs = context * query if self.entry.model in COMPARES_ALL else 0
+        return samples * query > DEAR_SAMPLED or max(pairs, query * query // 2 if pairs else 0) > DEAR_PAIRS
 
     @torch.no_grad()
     def answer(

@@ -1,6 +1,7 @@
 """The server: four routes over the served models and a folder of static files. It keeps nothing about its visitors."""
 
-from collections.abc import AsyncIterator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,18 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from nvdp import __version__
 from nvdp.errors import InputError, unknown_name
-from nvdp.web.limits import BodyLimit, Pool, QueueFull, SecurityHeaders, error_answer, first_error
+from nvdp.posteriors.suggestions import SAMPLES
+from nvdp.web.limits import (
+    RETRY,
+    AllowedHosts,
+    BodyLimit,
+    Pool,
+    QueueFull,
+    SecurityHeaders,
+    error_answer,
+    first_error,
+    unless_gone,
+)
 from nvdp.web.schemas import (
     AdaptAnswer,
     AdaptRequest,
@@ -40,12 +52,15 @@ ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = None) -> FastAPI:
+def create_app(
+    served: Mapping[str, Served] | None = None, pool: Pool | None = None, hosts: Iterable[str] = ()
+) -> FastAPI:
     """The application.
 
     Args:
         served: Models by name; the pretrained ones, if left out.
         pool: Where they compute.
+        hosts: Names with a dot under which it is asked; addresses and names without one need no mention.
 
     Returns:
         An ASGI application.
@@ -72,6 +87,7 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
     )
     app.add_middleware(BodyLimit)
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=1)
+    app.add_middleware(AllowedHosts, names=hosts)
     app.add_middleware(SecurityHeaders)
     _answer_errors(app)
 
@@ -86,9 +102,14 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
             raise InputError(f"'{name}' is a classifier; ask /api/classify")
         return model
 
-    async def computed(job: Callable[[], dict[str, Any]]) -> Response:
-        body = await workers.run(lambda: to_json(job()))
-        return Response(body, media_type="application/json")
+    async def computed(request: Request, dear: bool, job: Callable[[], dict[str, Any]]) -> Response:
+        visitor = request.client.host if request.client else ""
+        work = workers.run(lambda: to_json(job()), visitor, dear)
+        try:
+            body = await unless_gone(request.receive, work)
+        except asyncio.CancelledError:  # as the server stops
+            return error_answer(503, "the server is stopping", RETRY)
+        return Response(body, 200 if body else 499, media_type="application/json")
 
     @app.get("/api/models", response_model=list[ModelEntry])
     async def list_models() -> list[ModelEntry]:
@@ -96,27 +117,30 @@ def create_app(served: Mapping[str, Served] | None = None, pool: Pool | None = N
         return [model.entry for model in models.values()]
 
     @app.post("/api/adapt", response_model=AdaptAnswer, responses=ERRORS)
-    async def adapt(request: AdaptRequest) -> Response:
+    async def adapt(request: AdaptRequest, connection: Request) -> Response:
         """Adapt a model to a context and predict at the query: mean, standard deviation, functions, dropout rates."""
         model = regression(request.model)
         points = request.arrays(model.entry)
-        return await computed(lambda: model.answer(*points, request.samples, request.seed))
+        dear = model.is_dear(len(request.x), len(request.query), request.samples)
+        return await computed(connection, dear, lambda: model.answer(*points, request.samples, request.seed))
 
     @app.post("/api/suggest", response_model=SuggestAnswer, responses=ERRORS)
-    async def suggest(request: AdaptRequest) -> Response:
+    async def suggest(request: AdaptRequest, connection: Request) -> Response:
         """Where to observe next: the query point at which the functions of the posterior differ most."""
         model = regression(request.model)
         points = request.arrays(model.entry)
-        return await computed(lambda: model.suggest(*points, request.seed))
+        dear = model.is_dear(len(request.x), len(request.query), SAMPLES)
+        return await computed(connection, dear, lambda: model.suggest(*points, request.seed))
 
     @app.post("/api/classify", response_model=ClassifyAnswer, responses=ERRORS)
-    async def classify(request: ClassifyRequest) -> Response:
+    async def classify(request: ClassifyRequest, connection: Request) -> Response:
         """Classify pictures from a few labelled ones: a probability for every class, and how sure it is."""
         model = named(request.model)
         if not isinstance(model, ServedClassifier):
             raise InputError(f"'{request.model}' is no classifier; ask /api/adapt")
         pictures = request.arrays(model.entry.x_dim)
-        return await computed(lambda: model.classify(*pictures, request.samples, request.seed))
+        dear = request.is_dear()
+        return await computed(connection, dear, lambda: model.classify(*pictures, request.samples, request.seed))
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:
@@ -137,7 +161,7 @@ def _answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(QueueFull)
     async def full(request: Request, error: QueueFull) -> Response:
-        return error_answer(503, str(error), {"Retry-After": "1"})
+        return error_answer(503, str(error), {"Retry-After": str(error.seconds)})
 
     @app.exception_handler(HTTPException)
     async def not_found(request: Request, error: HTTPException) -> Response:
