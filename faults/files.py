@@ -1,4 +1,4 @@
-"""Tables with rows that do not fit their header, outputs that exist already, and fits that are stopped at any moment."""
+"""Tables with rows that do not fit their header, outputs that exist, and fits that are stopped at any moment."""
 
 import os
 import random
@@ -94,8 +94,10 @@ def stopped_fits(place: Path, times: int) -> Tally:
     for number in range(times):
         kind = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)[number % 3]
         out = place / f"model-{number}"
-        with subprocess.Popen([sys.executable, "-m", "nvdp", *command, str(out)], stderr=subprocess.DEVNULL,
-                              stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"}) as process:  # fmt: skip
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        whole_command = [sys.executable, "-m", "nvdp", *command, str(out)]
+        with subprocess.Popen(whole_command, env=environment, **quiet) as process:
             time.sleep(length * (number + 1) / (times + 1))
             with suppress(ProcessLookupError):
                 process.send_signal(kind)

@@ -15,7 +15,7 @@ from nvdp.models.registry import build_model
 from nvdp.store import PAGE_BYTES, TaskStore, store_stats
 
 SMALL = {"decoder.width": 8, "decoder.layers": 1, "encoder.size": 8, "encoder.layers": 1}
-TASKS = 1_500  # some thirty pages, of rows and of the index
+TASKS = 800  # some twenty pages, of rows and of the index
 
 
 def flipped_bits(place: Path, flips: int, seed: int = 0) -> Tally:
