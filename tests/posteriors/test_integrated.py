@@ -59,6 +59,26 @@ def test_all_points_together_have_the_density_of_their_covariance(generator):
             assert ours[task].item() == pytest.approx(total, abs=1e-3)
 
 
+@pytest.mark.parametrize(("points", "k"), [(4, 6), (6, 3)], ids=["fewer points than features", "more"])
+def test_gradients_of_the_joint_density_are_those_of_finite_differences(points, k, generator):
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_()
+
+    mask = torch.ones(2, points, dtype=torch.bool)
+    mask[1, -1] = False
+    y, hidden, mean, variance, noise = (
+        draw(2, points, 2),
+        draw(2, points, k),
+        *(draw(2, n, 2) for n in (points, k + 1, points)),
+    )
+
+    def density(y, hidden, mean, variance, noise):
+        cut = PointSet(torch.zeros(2, points, 1, dtype=torch.float64), y, mask)
+        return joint_log_density(cut, hidden, mean, variance.exp(), noise.exp())
+
+    assert torch.autograd.gradcheck(density, (y, hidden, mean, variance, noise))
+
+
 def test_single_points_alone_are_scored_as_they_are_predicted(small_config, make_task):
     model = build_model(small_config("nvdp-attentive", {"likelihood.joint_share": 0.0, "rates.floor": 1e-6})).eval()
     with torch.no_grad():

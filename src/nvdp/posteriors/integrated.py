@@ -10,8 +10,9 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights, local_moments
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
@@ -134,18 +135,39 @@ def _joint_log_density(
     spread = (variance.mT + SMALLEST_VARIANCE).sqrt()[:, :, None]  # (task, y, 1, k+1)
     scaled = features * spread / std * mask
     residual = (y - mean).mT[..., None] / std * mask  # (task, y, point, 1)
-    wide = scaled.shape[-1] > scaled.shape[-2]
-    rows = scaled if wide else scaled.mT
-    gram = rows @ rows.mT
-    identity = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    factor, failed = torch.linalg.cholesky_ex(gram + identity)
-    # yᵀ(I + BBᵀ)⁻¹y directly, or yᵀy − (Bᵀy)ᵀ(I + BᵀB)⁻¹(Bᵀy)
-    solved = torch.linalg.solve_triangular(factor, residual if wide else scaled.mT @ residual, upper=False)
-    square = solved.square().sum((-2, -1))
-    square = square if wide else residual.square().sum((-2, -1)) - square
-    log_determinant = 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+    square_and_log_determinant, failed = _SquareAndLogDeterminant.apply(scaled, residual)
     constants = ((2 * std.log() + 2 * HALF_LOG_TWO_PI) * mask).sum((-2, -1))
-    density = -0.5 * (square + log_determinant + constants)  # (task, y)
+    density = -0.5 * (square_and_log_determinant + constants)  # (task, y)
     if not failed.any():
         return density.sum(-1), True
     return density.masked_fill(failed != 0, torch.nan).sum(-1), False
+
+
+class _SquareAndLogDeterminant(torch.autograd.Function):
+    """rᵀC⁻¹r + log |C| of C = I + BBᵀ, and where C could not be factorised.
+
+    With a = C⁻¹r the gradients are ∂r = 2a and ∂B = 2(C⁻¹B − a aᵀB). Where B has fewer columns than rows,
+    M = I + BᵀB takes the place of C: log |C| = log |M|, C⁻¹B = BM⁻¹ and a = r − BM⁻¹Bᵀr.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, b: Float[Tensor, "*batch point k"], r: Float[Tensor, "*batch point 1"]
+    ) -> tuple[Float[Tensor, "*batch"], Int[Tensor, "*batch"]]:
+        wide = b.shape[-1] > b.shape[-2]
+        gram = b @ b.mT if wide else b.mT @ b
+        gram.diagonal(dim1=-2, dim2=-1).add_(1)
+        factor, failed = torch.linalg.cholesky_ex(gram)
+        a = torch.cholesky_solve(r, factor) if wide else r - b @ torch.cholesky_solve(b.mT @ r, factor)
+        ctx.save_for_backward(b, a, factor)
+        ctx.mark_non_differentiable(failed)
+        return (r * a).sum((-2, -1)) + 2 * factor.diagonal(dim1=-2, dim2=-1).log().sum(-1), failed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
+        b, a, factor = ctx.saved_tensors
+        inverse = torch.cholesky_inverse(factor)
+        whitened = inverse @ b if b.shape[-1] > b.shape[-2] else b @ inverse  # C⁻¹B
+        twice = 2 * cotangent[..., None, None]
+        return twice * (whitened - a @ (a.mT @ b)), twice * a
