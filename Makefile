@@ -7,7 +7,7 @@ DEMO   ?= demo
 .PHONY: help install demo test lint coverage mutants trust docs bench dist lock sbom audit clean
 
 help:
-	@echo "make demo      train an NVDP for two minutes, score it beside the exact GP, draw it"
+	@echo "make demo      train an NVDP for two minutes, score it beside the exact GP and the paper, draw it"
 	@echo "make test      linter, type check and all tests"
 	@echo "make lint      linter and type check"
 	@echo "make coverage  all tests, with line coverage"
@@ -31,7 +31,7 @@ install: $(VENV)/installed
 
 demo: install
 	rm -rf $(DEMO)
-	$(BIN)/nvdp train gp --model nvdp --preset quick --out $(DEMO)/run
+	$(BIN)/nvdp train gp --model nvdp-conv --preset quick --out $(DEMO)/run
 	$(BIN)/nvdp eval $(DEMO)/run --tasks 256
 	$(BIN)/nvdp plot $(DEMO)/run --out $(DEMO)/functions.png
 

@@ -19,6 +19,30 @@ def test_moving_all_points_by_cells_moves_the_features_with_them():
     assert torch.allclose(still, moved, atol=1e-4)
 
 
+def test_a_u_net_moves_with_its_coarsest_cells_and_reaches_further():
+    def reader(levels):
+        torch.manual_seed(0)
+        return ContextConvolution(1, 1, channels=4, blocks=1, kernel=3, levels=levels, grid=Grid(-3.2, 3.1, 64))
+
+    at, one = torch.tensor([[[-0.3], [0.2]]]), [[1.0], [-1.0]]
+    u_net = reader(3)
+    still, moved = u_net.read(points([[0.0], [0.5]], one))(at), u_net.read(points([[0.4], [0.9]], one))(at + 0.4)
+    assert torch.allclose(still, moved, atol=1e-4)
+
+    def influence(reader):  # of a point nine cells away
+        near, far = (reader.read(points([[0.0], [0.9]], [[1.0], [y]]))(torch.zeros(1, 1, 1)) for y in (0.0, 5.0))
+        return (near - far).abs().max().item()
+
+    assert influence(u_net) > 1e-4 > influence(reader(1))
+
+
+@pytest.mark.parametrize("cells", [5, 12, 13])
+def test_any_number_of_cells_makes_a_u_net(cells):
+    u_net = ContextConvolution(2, 1, channels=4, blocks=1, kernel=3, levels=3, grid=Grid(0.0, 1.0, cells))
+    read = u_net.read(points([[0.25, 1.0], [0.0, 0.5]], [[3.0], [7.0]]))
+    assert read.maps.shape == (1, 4, cells, cells)
+
+
 def test_a_pixel_is_found_again_at_its_own_row_and_column():
     convolution = ContextConvolution(2, 1, channels=1, blocks=1, kernel=1, grid=Grid(0.0, 1.0, 5))
     with torch.no_grad():

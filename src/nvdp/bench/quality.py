@@ -18,7 +18,9 @@ from nvdp.training.presets import preset_config
 
 RECIPES = (  # model, preset
     ("nvdp-attentive", "cpu"),
-    ("nvdp-conv", "cpu"),
+    ("nvdp-conv", "quick"),
+    ("convcnp", "quick"),
+    ("anp", "cpu"),
     ("nvdp", "cpu"),
     ("nvdp", "paper"),
     ("np+cnp+vp", "cpu"),

@@ -83,10 +83,21 @@ def evaluate(
     Console().print(table)
     if oracle:
         typer.echo("oracle: the exact GP that knows each task's true kernel. Higher is better.")
+        typer.echo(_paper_line(oracle))
     coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
     typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
+
+
+def _paper_line(oracle: dict[str, float]) -> str:
+    """The paper's NVDP in table 1."""
+    from nvdp.experiments.results import paper_numbers
+
+    setting = "learned" if oracle["LL"] > 0 else "fixed"  # with σ = 1 no LL is above −0.919
+    numbers = paper_numbers()["table1"][f"{setting} variance"]["nvdp"]
+    scores = ", ".join(f"{name} {mean:.2f}" for name, (mean, _) in numbers.items())
+    return f"the paper's NVDP, {setting} variance, after 500,000 steps (table 1): {scores}"
 
 
 def _show_classifier(scores: dict[str, Any]) -> None:

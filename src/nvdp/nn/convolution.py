@@ -23,6 +23,7 @@ from nvdp.nn.mlp import AS_GIVEN, InputScale
 from nvdp.tasks import PointSet
 
 REACH = 0.5  # initial length scale of a point on the grid, in cells
+FURTHEST = 80.0  # squared distance, beyond which exp would underflow, which is slow
 LITTLE = 1e-4  # keeps the mean y of a cell far from all points near 0
 
 
@@ -145,4 +146,4 @@ class ContextConvolution(nn.Module):
         """RBF weights between every point and every cell, for each axis."""
         cells = torch.linspace(self.grid.low, self.grid.high, self.grid.cells, dtype=x.dtype, device=x.device)
         distances = (x[..., None] - cells) / self.log_reach.exp()  # (task, point, x, cell)
-        return torch.exp(-0.5 * distances.square()).unbind(2)
+        return torch.exp(-0.5 * distances.square().clamp(max=FURTHEST)).unbind(2)

@@ -103,6 +103,13 @@ RULES = (
         {"kind": "regression", "reader": ("attention", "convolution")},
         model={"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2},
     ),
+    Rule(  # a U-Net that reaches over all of x
+        {"family": "gp", "reader": "convolution", "preset": "quick"},
+        {"steps": 3_000, "learning_rate": 3e-3},
+        {"convolution.cells": 128, "convolution.levels": 4, "convolution.blocks": 1},
+    ),
+    # One noisy hidden layer and a low floor of the rates keep what a target reads precise.
+    Rule({"family": "gp", "model": "nvdp-conv", "preset": "quick"}, model={"decoder.layers": 1, "rates.floor": 1e-3}),
     Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
     Rule(
         {"family": "image", "model": ("nvdp-conv", "convcnp")},
