@@ -49,6 +49,62 @@ def simulator() -> str:
     return scores(found["scores"]) if found else "Made by `python examples/sim_to_real.py`."
 
 
+METHODS = {"ours": "general", "sklearn": "scikit-learn GP", "gpytorch": "GPyTorch GP", "forest": "random forest"}
+
+
+def real() -> str:
+    from nvdp.bench.real import summary
+
+    found = result("bench/real.json")
+    if found is None:
+        return "Made by `nvdp bench --suite real --json results/bench/real.json`."
+    rows = [row for row in summary(found["rows"]) if row["part"] == "final"]
+    lines = ["| points | sets | method | mean LL | median LL | RMSE | inside 90 % | inside 50 % |", "|" + " --- |" * 8]
+    for row in rows:
+        numbers = f"{row['LL']:.2f} | {row['median_LL']:.2f} | {row['RMSE']:.3f}"
+        shares = f"{row['coverage90']:.1%} | {row['coverage50']:.1%}"
+        lines.append(f"| {row['context']} | {row['sets']} | {METHODS[row['method']]} | {numbers} | {shares} |")
+    return "\n".join(lines)
+
+
+def real_losses() -> str:
+    """The final sets on which a Gaussian process is ahead by 0.1 nats or more, by size."""
+    found = result("bench/real.json")
+    if found is None:
+        return ""
+    lines = ["| set | points | general LL | best GP LL | RMSE, general / best GP |", "| --- | --- | --- | --- | --- |"]
+    for row in found["rows"]:
+        scores = row["scores"]
+        rival = max((scores[name] for name in ("sklearn", "gpytorch")), key=lambda each: each["LL"])
+        ours = scores["ours"]
+        if row["part"] == "final" and rival["LL"] > ours["LL"] + 0.1:
+            both = f"{ours['RMSE']:.3f} / {rival['RMSE']:.3f}"
+            lines.append(f"| {row['set']} | {row['context']} | {ours['LL']:.2f} | {rival['LL']:.2f} | {both} |")
+    return "\n".join(lines)
+
+
+def general() -> str:
+    found = result("bench/general.json")
+    if found is None:
+        return "Made by `python benchmarks/general.py`."
+    lines = [
+        "| case | answer |",
+        "| --- | --- |",
+        *(f"| {name} | {text} |" for name, text in found["behaviour"].items()),
+    ]
+    lines += ["", "| points | fit + predict at 400 queries, processor ms |", "| --- | --- |"]
+    lines += [f"| {row['context']} | {row['ms']:.1f} |" for row in found["times"]]
+    lines += ["", "| points | general LL | exact posterior LL | gap |", "| --- | --- | --- | --- |"]
+    for row in found["gap"]:
+        gap = f"{row['exact'] - row['ours']:.2f} ± {row['stderr']:.2f}"
+        lines.append(f"| {row['context']} | {row['ours']:.2f} | {row['exact']:.2f} | {gap} |")
+    lines += ["", "| points | joint LL per point, one by one | blocks of 5 | as if independent |", "|" + " --- |" * 4]
+    for row in found["in_turn"]:
+        values = (row[name] for name in ("one_by_one", "blocks_of_5", "independent"))
+        lines.append(f"| {row['context']} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+    return "\n".join(lines)
+
+
 def images() -> str:
     found = result("fewshot-images/omniglot.json")
     if found is None:
@@ -167,3 +223,4 @@ if __name__ == "__main__":
     fill("install.md", install=install())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
+    fill("when-to-use.md", real=real(), losses=real_losses(), general=general())

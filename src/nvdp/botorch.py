@@ -5,6 +5,7 @@ in whatever batch of points it is asked, which is what Monte Carlo acquisition f
 """
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -145,11 +146,11 @@ class NVDPModel(Model):
         self.train_inputs, self.train_targets = (train_X,), train_Y
         self.samples, self.seed, self.lean = samples, seed, lean
         self._task_shape = train_X.shape[:-2]
-        _check_width("x", train_X, config.x_dim)
-        _check_width("y", train_Y, config.y_dim)
-        x, y = self.predictor.units.points_in(train_X, train_Y)
-        x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (x, y))
-        posterior = self.meta_model.adapt(x, y)
+        _check_width("x", train_X, self.predictor.widths.x)
+        _check_width("y", train_Y, [config.y_dim])
+        x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (train_X, train_Y))
+        self._units = self.predictor.units.of_context(x, y)
+        posterior = self.meta_model.adapt(*self._units.points_in(x, y))
         self._functions = posterior.functions(samples, seed)
         # Where σ does not depend on the point, all of it is noise; elsewhere what lies above the floor is doubt.
         likelihood = posterior.likelihood
@@ -195,16 +196,16 @@ class NVDPModel(Model):
         extra, tasks = batch[: len(batch) - len(self._task_shape)], self._task_shape
         if batch[len(extra) :] != tasks:
             raise InputError(f"X has the batch shape {tuple(X.shape[:-2])}; the tasks have {tuple(tasks)}")
-        _check_width("x", X, self.meta_model.config.x_dim)
-        x = self.predictor.units.x_in(X).to(next(self.meta_model.parameters())).expand(*batch, *X.shape[-2:])
-        x = x.reshape(extra.numel(), tasks.numel(), *X.shape[-2:])
+        _check_width("x", X, [self.train_inputs[0].shape[-1]])
+        x = X.expand(*batch, *X.shape[-2:]).reshape(extra.numel(), tasks.numel(), *X.shape[-2:])
         # Batches of points of one task are points of that task: its functions are the same in all of them.
-        mean, std = self._functions(x.transpose(0, 1).flatten(1, 2))
+        x = self._units.x_in(x.transpose(0, 1).flatten(1, 2))
+        mean, std = self._functions(x.to(next(self.meta_model.parameters())))
         floor = std if self._noise_floor is None else torch.full_like(std, self._noise_floor)
         if self.lean:
             open_part = (std.square() - floor.square()).clamp(min=torch.finfo(std.dtype).eps).sqrt()
             mean = mean + self._lean.to(mean)[:, None, None, None] * open_part
-        scaled = self.predictor.units.y_out(Prediction(mean, floor if self.lean else std))
+        scaled = self._units.y_out(Prediction(mean, floor if self.lean else std))
         last = (X.shape[-2], self.num_outputs)
         split, shape = (tasks.numel(), extra.numel(), *last), (*batch, *last)
         values, noise = (
@@ -224,9 +225,10 @@ class NVDPModel(Model):
         return type(self)(self.predictor, x, y, self.samples, self.seed, self.lean)
 
 
-def _check_width(name: str, values: Tensor, width: int) -> None:
-    if values.shape[-1] != width:
-        raise InputError(f"{name} has shape {tuple(values.shape)}; expected {width} values in the last axis")
+def _check_width(name: str, values: Tensor, widths: Sequence[int]) -> None:
+    if values.shape[-1] not in widths:
+        expected = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
+        raise InputError(f"{name} has shape {tuple(values.shape)}; expected {expected} values in the last axis")
 
 
 def _frozen(model: MetaModel) -> MetaModel:

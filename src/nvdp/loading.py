@@ -6,10 +6,11 @@ A pretrained model, the folder of a run and a folder of ``nvdp fit`` are loaded 
 import json
 import math
 import warnings
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
@@ -28,15 +29,22 @@ from nvdp.posteriors.adjusted import AdjustedPosterior, Adjustment
 from nvdp.system import new_folder, write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
-from nvdp.units import ContextUnits, PosteriorInUnits, TaskUnits, Units
+from nvdp.units import MOST_INPUTS, ContextUnits, PosteriorInUnits, TaskUnits, Units
 
 if TYPE_CHECKING:
     from nvdp.models.state import TaskState
 
-FIT, FIT_VERSION, SCORES = "fit.json", 2, "scores.json"
+FIT, FIT_VERSION, SCORES, CARD = "fit.json", 2, "scores.json", "card.json"
 PROCESS = "process.safetensors"  # the hierarchical GP of a table, where the network predicts its residuals
 # Inputs that the models of a family of tasks were trained on.
 X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_TASKS, (0.0, 1.0))}
+
+
+class Widths(NamedTuple):
+    """Numbers of inputs and outputs that a model takes."""
+
+    x: range
+    y: int
 
 
 @dataclass(frozen=True)
@@ -62,10 +70,36 @@ class Predictor:
         """A model that works on values as they are; a predictor is returned as it is."""
         return model if isinstance(model, Predictor) else cls(model, _own_units(model))
 
+    def within(self, low: Sequence[float], high: Sequence[float]) -> "Predictor":
+        """The same predictor for inputs of a known range, where units come from the context.
+
+        A range tells a scale of inputs that a context of few points does not have.
+
+        Args:
+            low: The lowest value of every input.
+            high: The highest.
+
+        Returns:
+            A predictor whose inputs are scaled by the range instead of by the context.
+        """
+        if not isinstance(self.units, ContextUnits):
+            raise InputError(f"{self.model.config.name} has units of its own; a range is for models like 'general'")
+        bounds = tuple(map(float, low)), tuple(map(float, high))
+        return replace(self, units=ContextUnits(x_range=bounds))
+
     @property
     def kind(self) -> str:
         """regression or classification."""
         return str(self.model.config.kind)
+
+    @property
+    def widths(self) -> "Widths":
+        """How many inputs and outputs a point may have."""
+        config = self.model.config
+        inputs = (
+            range(1, MOST_INPUTS + 1) if isinstance(self.units, ContextUnits) else range(config.x_dim, config.x_dim + 1)
+        )
+        return Widths(inputs, config.y_dim)
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
         """The posterior of a task given its context, in the user's units.
@@ -79,6 +113,8 @@ class Predictor:
             A posterior: `predict`, `suggest`, and where the model can take in points one by one `update`, `forget` and
             `to_bytes`.
         """
+        if isinstance(self.units, ContextUnits):
+            x, y, mask = self.units.readable(x, y, mask)
         units = self.units.of_context(x, y, mask)
         context = units.points_in(x, y)
         adjusted = self.adjustment
@@ -186,7 +222,9 @@ def card_of(folder: Path) -> dict[str, Any]:
 
     Returns:
         `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
-        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`.
+        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of a model that comes
+        with the package also `about`: what it is for, its training data, its limits, and when not to use it; and the
+        `seconds` of training and scores `by_context` size, where they were measured.
 
     >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
@@ -194,6 +232,8 @@ def card_of(folder: Path) -> dict[str, Any]:
     """
     config = RunConfig.load(folder / CONFIG)
     card: dict[str, Any] = {"model": config.model.name, "task": config.task, "steps": config.steps}
+    if (folder / CARD).exists():
+        card["about"] = json.loads((folder / CARD).read_text())
     if fitted := _read_fit(folder):
         report = fitted["report"]
         return card | {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
@@ -202,7 +242,10 @@ def card_of(folder: Path) -> dict[str, Any]:
     record = json.loads((folder / SCORES).read_text())
     evaluation = record["evaluation"]
     scores = {metric: row["mean_parameters"] for metric, row in evaluation.get("scores", {}).items()}
-    return card | {"steps": record["steps"], "scores": scores or {"accuracy": evaluation["accuracy"]}}
+    card |= {"steps": record["steps"], "scores": scores or {"accuracy": evaluation["accuracy"]}}
+    if "seconds" in record:
+        card["seconds"] = record["seconds"]
+    return card | {"by_context": record["by_context"]} if "by_context" in record else card
 
 
 def pretrained_card(name: str) -> dict[str, Any]:

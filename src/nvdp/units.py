@@ -6,6 +6,7 @@ computed.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -201,7 +202,24 @@ class ContextUnits(Units):
         """The units that a context brings along, given as to ``model.adapt``."""
         if isinstance(x, PointSet):
             return self.of_points(x, single=False)
-        return self.of_points(PointSet.of(x, y, mask), single=torch.as_tensor(x).dim() < 3)
+        points = PointSet.of(_columns(x, None, "x"), None if y is None else _columns(y, None, "y"), mask)
+        return self.of_points(points, single=np.ndim(x) < 3)
+
+    def readable(self, x: Any, y: Any = None, mask: Tensor | None = None) -> tuple[Any, Any, Tensor | None]:
+        """A context of at most `MOST_POINTS`: of a larger one a random choice, the same every time, and a warning."""
+        count = x.x.shape[1] if isinstance(x, PointSet) else np.shape(x)[-2 if np.ndim(x) > 1 else 0]
+        if count <= MOST_POINTS:
+            return x, y, mask
+        warnings.warn(
+            f"the context has {count} points and this model reads at most {MOST_POINTS}; "
+            f"a random choice of {MOST_POINTS} is used",
+            stacklevel=4,
+        )
+        chosen = np.sort(np.random.default_rng(0).choice(count, MOST_POINTS, replace=False))
+        if isinstance(x, PointSet):
+            return PointSet(x.x[:, chosen], x.y[:, chosen], x.mask[:, chosen]), y, mask
+        x, y = _columns(x, None, "x"), _columns(y, None, "y")
+        return x[..., chosen, :], y[..., chosen, :], None if mask is None else mask[..., chosen]
 
     def of_points(self, context: PointSet, single: bool = True) -> "TaskUnits":
         """The units of the tasks of a context; `single` if it is one task, given without an axis of tasks."""
@@ -225,6 +243,7 @@ class ContextUnits(Units):
         return centre.expand(len(context.x), 1, -1), spread.expand(len(context.x), 1, -1)
 
 
+MOST_POINTS = 1_000  # of a context; it was trained with at most 500
 MOST_INPUTS = 3  # of a model in units of its context; fewer are padded with zeros
 FARTHEST_X, FARTHEST_Y = 10.0, 30.0  # in spreads: what lies beyond is taken to be there
 CUT = 3.0  # mean absolute deviations
@@ -276,15 +295,15 @@ class TaskUnits:
         return prediction.scaled(*(v[0] if self.single else v for v in (self.y_centre, self.y_spread)))
 
 
-def _columns(values: Any, columns: int, name: str) -> Tensor:
-    """An array (points, columns) or (tasks, points, columns) in float64."""
+def _columns(values: Any, columns: int | None, name: str) -> Tensor:
+    """An array (points, columns) or (tasks, points, columns) in float64; any number of columns if None."""
     try:
         tensor = values.double() if isinstance(values, Tensor) else torch.tensor(np.asarray(values, np.float64))
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is not an array of numbers: {error}") from None
-    if tensor.dim() == 1 and columns == 1:
+    if tensor.dim() == 1 and columns in (None, 1):
         tensor = tensor[:, None]
-    if tensor.dim() < 2 or tensor.shape[-1] != columns:
+    if tensor.dim() < 2 or columns not in (None, tensor.shape[-1]):
         raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, {columns})")
     return tensor
 

@@ -149,11 +149,6 @@ def test_tasks_that_cannot_be_learned_from_are_one_line(tasks, words):
         NVDPRegressor(steps=2).meta_fit(tasks)
 
 
-def test_without_tasks_there_is_nothing_to_fit_with():
-    with pytest.raises(NotFittedError, match="meta_fit"):
-        NVDPRegressor().fit(X, Y)
-
-
 def test_a_query_with_a_missing_input_has_a_missing_prediction():
     regressor = NVDPRegressor.from_pretrained("gp").fit(X, Y)
     mean, std = regressor.predict([[0.5], [np.nan], [0.7]], return_std=True)

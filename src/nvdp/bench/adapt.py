@@ -91,14 +91,14 @@ def fine_tuned(model: MetaModel) -> Method:
     return predict
 
 
-def sklearn_gp() -> Method:
-    """scikit-learn's exact GP; kernel fitted by its default optimiser (L-BFGS), no restarts."""
+def sklearn_gp(restarts: int = 0) -> Method:
+    """scikit-learn's exact GP; kernel fitted by its default optimiser (L-BFGS), from so many further starts."""
     process, kernels = import_module("sklearn.gaussian_process"), import_module("sklearn.gaussian_process.kernels")
     pools = import_module("threadpoolctl")  # comes with scikit-learn
 
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
-        kernel = kernels.ConstantKernel() * kernels.RBF() + kernels.WhiteKernel()
-        regressor = process.GaussianProcessRegressor(kernel, n_restarts_optimizer=0)
+        kernel = kernels.ConstantKernel() * kernels.RBF(np.ones(x.shape[1])) + kernels.WhiteKernel()
+        regressor = process.GaussianProcessRegressor(kernel, n_restarts_optimizer=restarts, random_state=0)
         with warnings.catch_warnings(), pools.threadpool_limits(torch.get_num_threads()):
             warnings.simplefilter("ignore")  # with few points, a kernel parameter is often near its bound
             regressor.fit(x.double().numpy(), y[:, 0].double().numpy())
@@ -118,7 +118,7 @@ def gpytorch_gp() -> Method:
         def __init__(self, x: Tensor, y: Tensor, likelihood: torch.nn.Module) -> None:
             super().__init__(x, y, likelihood)
             self.mean_module = gpytorch.means.ConstantMean()
-            self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
+            self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel(ard_num_dims=x.shape[-1]))
 
         def forward(self, x: Tensor) -> object:
             return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))

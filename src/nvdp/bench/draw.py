@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nvdp.bench.adapt import NAMES
+from nvdp.bench.real import summary
 from nvdp.experiments.results import paper_numbers
 from nvdp.plots.curves import figure_training
 from nvdp.plots.style import (
@@ -46,6 +47,12 @@ TABLE_BARS = {
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
 HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
+REAL_LINES = {
+    "ours": ("nvdp general", BLUE, "o-"),
+    "sklearn": ("scikit-learn GP", ORANGE, "s--"),
+    "gpytorch": ("GPyTorch GP", VERMILLION, "^-."),
+    "forest": ("random forest", GREEN, "v:"),
+}
 LINES = {"ours": ("nvdp", BLUE, "o-"), "autograd": ("straightforward", VERMILLION, "s--")}
 
 
@@ -192,6 +199,32 @@ def _bars(axes: Any, rows: list[dict[str, Any]], variants: dict[str, tuple[str, 
             axes.errorbar(places, heights, errors, fmt="none", ecolor="black", elinewidth=0.7)
 
 
+def _real(rows: list[dict[str, Any]], path: Path) -> list[Path]:
+    """Means over the sets of the last part that was measured, by size of context."""
+    table = summary(rows)
+    part = table[-1]["part"]
+    panels = {
+        "median_LL": "median log-likelihood",
+        "RMSE": "RMSE",
+        "coverage90": "inside 90 %",
+        "coverage50": "inside 50 %",
+    }
+    figure = new_figure(WIDTH, 2.6)
+    for axes, (metric, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for name, (title, colour, style) in REAL_LINES.items():
+            chosen = [row for row in table if row["part"] == part and row["method"] == name]
+            axes.plot(
+                [row["context"] for row in chosen], [row[metric] for row in chosen], style, color=colour, label=title
+            )
+        if metric.startswith("coverage"):
+            axes.axhline(float(metric.removeprefix("coverage")) / 100, color=BLACK, linewidth=0.6, linestyle=":")
+        axes.set_xscale("log")
+        axes.set_xlabel("context points", fontsize=FONT_SIZE)
+        axes.set_title(label, fontsize=FONT_SIZE)
+        tidy(axes)
+    return _finish(figure, path)
+
+
 def _finish(figure: Any, path: Path) -> list[Path]:
     handles: dict[str, Any] = {}
     for axes in figure.axes:
@@ -210,4 +243,5 @@ DRAWN = {
     "growth": _growth,
     "quality": _quality,
     "tables": _tables,
+    "real": _real,
 }

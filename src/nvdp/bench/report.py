@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 import nvdp
-from nvdp.bench import adapt, fewshot, quality, step, tables
+from nvdp.bench import adapt, fewshot, quality, real, step, tables
 from nvdp.bench.draw import draw
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
@@ -45,6 +45,8 @@ At the end of their seconds the schedules of our recipes end too.""",
     "tables": """`nvdp fit` on simulated tables of many short series. Scores are of tasks that no method has learned
 from: *ours*; *gp*, a Gaussian process fitted to the context alone; *mean_curve*, the training points near x. Times are
 of one new task with 4 points, predicted at 20.""",
+    "real": """The pretrained model *general* on public data sets: scores of *ours*, of scikit-learn's and GPyTorch's
+Gaussian processes, and of a random forest with quantiles. [When to use what](when-to-use.md) reads them.""",
 }
 
 
@@ -128,6 +130,18 @@ def _tables(settings: Settings) -> list[Row]:
     if settings.quick:
         return tables.table_rows(settings.seconds or 15.0, 10, tables.QUICK_TABLES)
     return tables.table_rows(settings.seconds or 180.0, 50)
+
+
+def _real(settings: Settings) -> list[Row]:
+    return real.real_rows(settings.quick, model=str(settings.run or "general"))
+
+
+def _real_scores(metric: str, form: str) -> Cell:
+    def cell(row: Row) -> str:
+        methods = [name for name in ("ours", "sklearn", "gpytorch", "forest", "spline") if name in row["scores"]]
+        return " / ".join(f"{row['scores'][name][metric]:{form}}" for name in methods)
+
+    return cell
 
 
 def _text(key: str) -> Cell:
@@ -250,6 +264,21 @@ SUITES: dict[str, Suite] = {
             "ours": _time("ours"),
             "gp": _time("gp"),
             **{f"{metric}: ours / gp / mean curve": _scores(metric) for metric in ("LL", "RMSE", "coverage90")},
+        },
+    ),
+    "real": Suite(
+        "Real data: scores of ours / scikit-learn GP / GPyTorch / forest / spline of one input",
+        _real,
+        real.NOTES,
+        {
+            "set": _text("set"),
+            "part": _text("part"),
+            "points": _text("context"),
+            "LL": _real_scores("LL", ".2f"),
+            "RMSE": _real_scores("RMSE", ".2f"),
+            "in 90 %": _real_scores("coverage90", ".2f"),
+            "in 50 %": _real_scores("coverage50", ".2f"),
+            "ours ms": _number("ours_ms"),
         },
     ),
 }

@@ -13,12 +13,12 @@ from nvdp.cli.options import PAPER, Force
 
 @app.command(rich_help_panel=PAPER)
 def bench(
-    suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth, quality or tables.")] = "step",
+    suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth, quality, tables or real.")] = "step",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: within a minute.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
-    run: Annotated[Path | None, typer.Option(help="adapt: the run folder of a GP model of yours.")] = None,
+    run: Annotated[Path | None, typer.Option(help="adapt, real: the run folder of a model of yours.")] = None,
     seconds: Annotated[
         float | None, typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 180, quick 15", min=1)
     ] = None,
@@ -29,7 +29,8 @@ def bench(
     step: a training step of each model. adapt: adapt + predict beside Gaussian processes and fine-tuning.
     fewshot: the time of each few-shot classifier for a new task.
     growth: time and memory as tasks, points, width and layers grow. quality: log-likelihood against seconds.
-    tables: scores of nvdp fit beside a Gaussian process and the mean curve.
+    tables: scores of nvdp fit beside a Gaussian process and the mean curve. real: the pretrained general model on
+    public data sets.
 
     Example: nvdp bench --suite step --quick --json step.json --plot step.png
     """

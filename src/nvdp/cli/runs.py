@@ -120,11 +120,13 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
     summary = read_run(run, run.name)
     config = RunConfig.load(run / CONFIG)  # a configuration that cannot be read is refused here, with the reason
+    card = card_of(run)
     about: dict[str, Any] = {
         "parameters": _parameters(config),
-        "scores": card_of(run).get("scores", {}),
+        "scores": card.get("scores", {}),
         "settings": _settings(config),
     }
+    about |= {name: card[name] for name in ("about", "seconds", "by_context") if name in card}
     if as_json:
         typer.echo(json.dumps(asdict(summary) | about))
         return
@@ -134,8 +136,14 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(summary.problem)
     if summary.LL is not None:
         typer.echo(f"last logged LL: {summary.LL:.3f}")
+    for name, text in about.get("about", {}).items():
+        typer.echo(f"{name.replace('_', ' ')}: {text}")
+    if "seconds" in about:
+        typer.echo(f"training took {about['seconds']:,.0f} seconds")
     for name, score in about["scores"].items():
         typer.echo(f"{name}: {_score_text(score)}")
+    for row in about.get("by_context", []):
+        typer.echo(_score_text(row))
     typer.echo(json.dumps(about["settings"], indent=2))
 
 

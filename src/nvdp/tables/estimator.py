@@ -21,6 +21,7 @@ class MetaEstimator(BaseEstimator):
     """An estimator that is fitted twice: to many tasks, and to the few points of a new one."""
 
     kind: ClassVar[str]
+    pretrained: ClassVar[str | None] = None  # what `fit` adapts if nothing was learned from tasks
     model: str
     steps: int
     max_minutes: float | None
@@ -70,6 +71,8 @@ class MetaEstimator(BaseEstimator):
 
     def _meta(self) -> Predictor:
         predictor = getattr(self, "predictor_", None)
+        if predictor is None and self.pretrained is not None:
+            predictor = self.predictor_ = load(self.pretrained)
         if predictor is None:
             raise NotFittedError(
                 f"this {type(self).__name__} has not learned from tasks yet; call meta_fit, or take from_pretrained"

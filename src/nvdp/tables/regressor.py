@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from nvdp.errors import InputError
+from nvdp.evaluation.in_turn import sample_in_turn
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.fit import candidates
@@ -24,12 +25,13 @@ COVARIANCE_SAMPLES = 512
 class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     """Regression from a handful of points, by a model that has learned from many related tasks.
 
-    ``model`` is the name of any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others of `nvdp
-    models`. Inputs and outputs are standardised inside. A prediction is that of the posterior itself, which needs no
-    sampling (`samples` is 0), or a mixture over that many sampled functions. With `verbose` `meta_fit` shows a progress
-    bar; `device` is where it trains.
+    Without `meta_fit`, `fit` adapts the pretrained model `general`, which takes one to three inputs in any units.
+    ``model`` is what `meta_fit` trains, any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others
+    of `nvdp models`. Inputs and outputs are standardised inside. A prediction is that of the posterior itself, which
+    needs no sampling (`samples` is 0), or a mixture over that many sampled functions. With `verbose` `meta_fit` shows a
+    progress bar; `device` is where it trains.
 
-    >>> regressor = NVDPRegressor.from_pretrained("gp")
+    >>> regressor = NVDPRegressor()
     >>> regressor.fit([[-1.0], [0.0], [1.0]], [0.3, 0.9, 0.1]).predict([[0.5], [0.7]]).shape
     (2,)
     >>> mean, std = regressor.predict([[0.5]], return_std=True)
@@ -38,6 +40,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     """
 
     kind: ClassVar[str] = "regression"
+    pretrained: ClassVar[str | None] = "general"
 
     def __init__(
         self,
@@ -86,11 +89,12 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
             self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite="allow-nan"
         )
         points, values = whole_rows(X, y)
-        config = self._meta().model.config
-        if (points.shape[1], values.shape[1]) != (config.x_dim, config.y_dim):
+        widths = self._meta().widths
+        if points.shape[1] not in widths.x or values.shape[1] != widths.y:
+            expected = f"{widths.x[0]}" if len(widths.x) == 1 else f"{widths.x[0]} to {widths.x[-1]}"
             raise InputError(
                 f"X has {points.shape[1]} features and y {values.shape[1]} outputs; the model was meta-trained on "
-                f"{config.x_dim} and {config.y_dim}"
+                f"{expected} and {widths.y}"
             )
         self._flat = np.asarray(y).ndim == 1
         self._context = (points, values)
@@ -123,12 +127,23 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         mean = self._shaped(prediction.mean, unknown)
         return (mean, self._shaped(prediction.std, unknown)) if return_std else mean
 
-    def sample_y(self, X: Any, n_samples: int = 1, random_state: int | None = 0, noise: bool = False) -> Any:
+    def sample_y(
+        self,
+        X: Any,
+        n_samples: int = 1,
+        random_state: int | None = 0,
+        noise: bool = False,
+        in_turn: int | None = None,
+    ) -> Any:
         """Functions drawn from the posterior, each coherent over X: (points, samples) or (points, outputs, samples).
 
-        With `noise` each value is an observation, not the function's own.
+        With `noise` each value is an observation, not the function's own. With `in_turn` observations are drawn in
+        blocks of so many points, each given those before it: see `nvdp.evaluation.in_turn.sample_in_turn`.
         """
         seed = 0 if random_state is None else int(random_state)
+        if in_turn is not None:
+            drawn = sample_in_turn(self._meta(), *self._context, self._queries(X), n_samples, seed, in_turn)
+            return self._shaped(drawn.permute(1, 2, 0))
         prediction = self._posterior.predict(self._queries(X), n_samples, seed)
         drawn = prediction.sample(seed + 1) if noise else prediction.functions
         return self._shaped(drawn.permute(1, 2, 0))

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 
 from nvdp.data import gp
+from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
@@ -22,7 +23,7 @@ from nvdp.models.registry import model_spec
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.adjusted import AdjustedPosterior
 from nvdp.posteriors.dropout import DropoutPosterior
-from nvdp.units import PosteriorInUnits, Units
+from nvdp.units import ContextUnits, PosteriorInUnits, Units
 from nvdp.web.exact_gp import ExactGP
 from nvdp.web.limits import (
     DEAR_PAIRS,
@@ -38,7 +39,7 @@ from nvdp.web.limits import (
 )
 from nvdp.web.schemas import ModelEntry, TableColumns
 
-FUNCTIONS, CHARACTERS = ("gp", "trig"), "omniglot-fewshot"  # tasks that have a page of their own
+FUNCTIONS, CHARACTERS = ("general", "gp", "trig"), "omniglot-fewshot"  # tasks that have a page of their own
 EXACT_GP = "exact-gp"
 COMPARES_ALL = (EXACT_GP, "nvdp-attentive", "anp")  # models that compare every query point with every context point
 DECIMALS, RATE_DECIMALS = 6, 4
@@ -65,14 +66,17 @@ class ServedModel:
         """
         assert predictor.config is not None  # of whatever is loaded
         shape, task, columns = predictor.model.config, predictor.config.task, predictor.columns
-        bounds = predictor.units.x_low[0], predictor.units.x_high[0]
+        units, widths = predictor.units, predictor.widths
+        if isinstance(units, ContextUnits):  # its page has one input, in any units
+            units = Units.identity(1, widths.y)
+        bounds = units.x_low[0], units.x_high[0]
         entry = ModelEntry(
             name=name,
             label=label(name, shape.name, pretrained),
             page=_page(predictor),
             model=shape.name,
             task=task,
-            x_dim=shape.x_dim,
+            x_dim=widths.x[0],
             y_dim=shape.y_dim,
             x_range=bounds if np.isfinite(bounds).all() else gp.DOMAIN,
             image_size=image_size(task, predictor.config.data) if task in IMAGE_TASKS else None,
@@ -81,7 +85,7 @@ class ServedModel:
             pretrained=pretrained,
             columns=None if columns is None else TableColumns(task=columns.task, x=list(columns.x), y=list(columns.y)),
         )
-        return cls(entry, predictor, predictor.units)
+        return cls(entry, predictor, units)
 
     @classmethod
     def exact_gp(cls) -> "ServedModel":
@@ -276,13 +280,15 @@ def label(name: str, model: str, pretrained: bool) -> str:
     """
     if name == model:
         return model.upper()
+    if pretrained and name == PriorTasks.name:
+        return "General"
     return f"{model.upper()} · {'pretrained' if pretrained else name}"
 
 
 def _page(predictor: Predictor) -> str | None:
     """Which page shows a regression model, if one can."""
     assert predictor.config is not None
-    shape, task = (predictor.model.config.x_dim, predictor.model.config.y_dim), predictor.config.task
+    shape, task = (predictor.widths.x[0], predictor.widths.y), predictor.config.task
     if predictor.columns is not None:
         return "data" if shape[0] == 1 else None
     if task in IMAGE_TASKS:

@@ -1,0 +1,83 @@
+"""Coherent draws and joint densities of any regression model, by feeding answers back into the context.
+
+p(y₁ … y_n | x, D_C) = Π_i p(y_i | x_i, D_C, y₁ … y_{i−1}): each block of points is predicted from the context and the
+blocks before it. It needs no coherent functions, only good predictions of single points. The order of the blocks is
+drawn once from the seed. A block of one point is exact; larger ones take fewer passes, and treat their own points as
+independent.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from nvdp.errors import InputError
+from nvdp.loading import Predictor
+from nvdp.posteriors.prediction import Prediction
+from nvdp.tasks import as_points
+
+
+def sample_in_turn(
+    predictor: Predictor, x: Any, y: Any, at: Any, samples: int = 1, seed: int = 0, block: int = 1
+) -> Float[Tensor, "sample point y"]:
+    """Observations at new points, drawn block by block.
+
+    Args:
+        predictor: A model of regression, from `nvdp.load`.
+        x: Inputs of the context (points, features).
+        y: Its outputs.
+        at: Inputs of the new points.
+        samples: How many draws; all are made together.
+        seed: Of the order and of the draws.
+        block: Points that are drawn at a time.
+
+    Returns:
+        One draw for each sample, noise included.
+
+    >>> from nvdp import load
+    >>> sample_in_turn(load("general"), [0.0, 1.0, 2.0], [0.1, 0.9, 0.2], [0.5, 1.5], samples=4).shape
+    torch.Size([4, 2, 1])
+    """
+    x, y, at = (as_points(part, name).double() for part, name in ((x, "x"), (y, "y"), (at, "at")))
+    generator = torch.Generator().manual_seed(seed)
+    known_x, known_y = (part.expand(samples, *part.shape) for part in (x, y))
+    drawn = at.new_empty(samples, len(at), y.shape[-1])
+    for places in _blocks(len(at), block, generator):
+        new_x = at[places].expand(samples, -1, -1)
+        drawn[:, places] = _draw(predictor.adapt(known_x, known_y).predict(new_x), generator)
+        known_x, known_y = torch.cat([known_x, new_x], 1), torch.cat([known_y, drawn[:, places]], 1)
+    return drawn
+
+
+def joint_log_prob(
+    predictor: Predictor, x: Any, y: Any, at: Any, values: Any, seed: int = 0, block: int = 1
+) -> Float[Tensor, ""]:
+    """log p(values | at, D_C) of all points together, block by block; arguments as of `sample_in_turn`.
+
+    >>> from nvdp import load
+    >>> joint_log_prob(load("general"), [0.0, 1.0, 2.0], [0.1, 0.9, 0.2], [0.5, 1.5], [0.5, 0.6]).shape
+    torch.Size([])
+    """
+    parts = ((x, "x"), (y, "y"), (at, "at"), (values, "values"))
+    x, y, at, values = (as_points(part, name).double() for part, name in parts)
+    total = at.new_zeros(())
+    for places in _blocks(len(at), block, torch.Generator().manual_seed(seed)):
+        total = total + predictor.adapt(x, y).predict(at[places]).log_prob(values[places]).sum()
+        x, y = torch.cat([x, at[places]]), torch.cat([y, values[places]])
+    return total
+
+
+def _blocks(points: int, block: int, generator: torch.Generator) -> Iterator[Int[Tensor, " place"]]:
+    if block < 1:
+        raise InputError(f"a block has {block} points; expected at least 1")
+    return iter(torch.randperm(points, generator=generator).split(block))
+
+
+def _draw(prediction: Prediction, generator: torch.Generator) -> Float[Tensor, "task point y"]:
+    """One observation of the mixture at every point."""
+    means, stds = prediction.functions.double(), prediction.stds.double()
+    which = torch.randint(len(means), means.shape[1:], generator=generator)[None]
+    noise = torch.randn(means.shape[1:], generator=generator, dtype=torch.float64)
+    return torch.addcmul(means.gather(0, which)[0], stds.gather(0, which)[0], noise)
