@@ -53,11 +53,13 @@ METHODS = {"ours": "general", "sklearn": "scikit-learn GP", "gpytorch": "GPyTorc
 
 
 def real() -> str:
+    from nvdp.bench.draw import draw
     from nvdp.bench.real import summary
 
     found = result("bench/real.json")
     if found is None:
         return "Made by `nvdp bench --suite real --json results/bench/real.json`."
+    draw(found, HERE / "docs" / "figures" / "bench-real.png")
     rows = [row for row in summary(found["rows"]) if row["part"] == "final"]
     lines = ["| points | sets | method | mean LL | median LL | RMSE | inside 90 % | inside 50 % |", "|" + " --- |" * 8]
     for row in rows:

@@ -45,8 +45,6 @@ At the end of their seconds the schedules of our recipes end too.""",
     "tables": """`nvdp fit` on simulated tables of many short series. Scores are of tasks that no method has learned
 from: *ours*; *gp*, a Gaussian process fitted to the context alone; *mean_curve*, the training points near x. Times are
 of one new task with 4 points, predicted at 20.""",
-    "real": """The pretrained model *general* on public data sets: scores of *ours*, of scikit-learn's and GPyTorch's
-Gaussian processes, and of a random forest with quantiles. [When to use what](when-to-use.md) reads them.""",
 }
 
 
@@ -285,8 +283,8 @@ SUITES: dict[str, Suite] = {
 
 
 def speed_page(folder: Path, figures: Path) -> str | None:
-    """The page as Markdown, its figures drawn; None if nothing was measured."""
-    results = [json.loads(path.read_text()) for name in SUITES if (path := folder / f"{name}.json").exists()]
+    """The page as Markdown, its figures drawn; None if nothing was measured. The suite real is on a page of its own."""
+    results = [json.loads(path.read_text()) for name in TEXTS if (path := folder / f"{name}.json").exists()]
     if not results:
         return None
     for result in results:
