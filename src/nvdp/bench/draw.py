@@ -44,6 +44,7 @@ TABLE_BARS = {
     "gp": ("GP on the context", ORANGE),
     "mean_curve": ("mean curve of all tasks", GREEN),
 }
+LOWEST_LL = -5.0  # with few points a Gaussian process may be far below
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
 HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
@@ -204,7 +205,7 @@ def _real(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     table = summary(rows)
     part = table[-1]["part"]
     panels = {
-        "median_LL": "median log-likelihood",
+        "median_LL": f"median log-likelihood, cut at {LOWEST_LL:g}",
         "RMSE": "RMSE",
         "coverage90": "inside 90 %",
         "coverage50": "inside 50 %",
@@ -218,6 +219,8 @@ def _real(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             )
         if metric.startswith("coverage"):
             axes.axhline(float(metric.removeprefix("coverage")) / 100, color=BLACK, linewidth=0.6, linestyle=":")
+        else:
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], LOWEST_LL))
         axes.set_xscale("log")
         axes.set_xlabel("context points", fontsize=FONT_SIZE)
         axes.set_title(label, fontsize=FONT_SIZE)
