@@ -10,6 +10,11 @@ from dataclasses import replace
 from typing import Any, Self
 
 import torch
+
+try:
+    import botorch  # noqa: F401
+except ImportError as error:
+    raise ImportError("nvdp.botorch needs BoTorch: pip install 'nvdp[botorch]'") from error
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model

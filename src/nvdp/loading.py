@@ -188,7 +188,7 @@ def load(name_or_folder: str | Path) -> Predictor:
     """
     folder = find_run(name_or_folder)
     config, model, _ = load_any_run(folder)
-    fitted = _read_fit(folder)
+    fitted = fit_of(folder)
     units, columns = (fitted["units"], fitted["columns"]) if fitted else (_own_units(model, config.task), None)
     adjustment = fitted["adjustment"] if fitted else None
     return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder), adjustment)
@@ -234,7 +234,7 @@ def card_of(folder: Path) -> dict[str, Any]:
     card: dict[str, Any] = {"model": config.model.name, "task": config.task, "steps": config.steps}
     if (folder / CARD).exists():
         card["about"] = json.loads((folder / CARD).read_text())
-    if fitted := _read_fit(folder):
+    if fitted := fit_of(folder):
         report = fitted["report"]
         return card | {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
     if not (folder / SCORES).exists():
@@ -282,8 +282,8 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
     load(place)
 
 
-def _read_fit(folder: Path) -> dict[str, Any] | None:
-    """What fit.json says, if there is one: units, columns and report."""
+def fit_of(folder: Path) -> dict[str, Any] | None:
+    """What the fit.json of a folder says, if there is one: units, columns and report."""
     path = folder / FIT
     if not path.exists():
         return None

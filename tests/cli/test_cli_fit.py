@@ -11,7 +11,7 @@ import pytest
 from command_line import nvdp
 from typer.testing import CliRunner
 
-from nvdp.cli import app, fit, store  # noqa: F401  (they add their commands)
+from nvdp.cli import app, evaluate, fit, runs, score, store  # noqa: F401  (they add their commands)
 from nvdp.errors import InputError
 
 COLUMNS = ["--task", "tree", "--x", "day", "--y", "size"]
@@ -288,3 +288,20 @@ def test_a_folder_in_use_and_one_that_was_not_fitted_are_one_line(model, tmp_pat
     assert "already holds a run, a fitted model or other files; choose another --out" in str(again.exception)
     other = run("predict", "gp", "--context", tmp_path / "table.csv", "--out", tmp_path / "p.csv")
     assert "was not fitted to a table" in str(other.exception)
+
+
+def test_a_fitted_model_is_scored_on_new_tasks_and_told_with_its_columns(model, tmp_path):
+    new = tmp_path / "new.csv"
+    growth(5, rows=9, seed=3).to_csv(new, index=False)
+    told = json.loads(run("score", model, new, "--json").output)
+    assert (told["tasks"], told["forecast"], told["scores"]["cases"]) == (5, False, 5)
+    first = json.loads(run("score", model, new, "--json", "--forecast", "--context", "4").output)
+    assert first["scores"] != told["scores"]
+    assert "5 tasks, each from its first points" in run("score", model, new, "--forecast").output
+    assert "was not fitted to a table" in str(run("score", "gp", new).exception)
+    assert "none with at least 10" in str(run("score", model, new, "--context", "9").exception)
+    shown = run("info", model).output
+    assert "input day: learned from" in shown
+    assert "output size: around" in shown
+    assert "task column: tree" in shown
+    assert f"`nvdp score {model} test.csv`" in str(run("eval", model).exception)

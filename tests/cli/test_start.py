@@ -1,5 +1,6 @@
 """What is imported before a command runs; seconds depend on the machine, imports do not."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,3 +54,23 @@ def test_type_checkers_are_told_the_same_names():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'lod'"):
         nvdp.lod  # noqa: B018
+
+
+def test_odd_surroundings_are_no_traceback():
+    """A terminal of ASCII alone, BoTorch that is not there, and half a sample."""
+    code = (
+        "import sys; sys.modules['botorch'] = None\n"
+        "try:\n    import nvdp.botorch\nexcept ImportError as error:\n    print(error)\n"
+        "import nvdp\n"
+        "try:\n    nvdp.load('gp-nvdp').adapt([0.0], [0.1]).predict([0.5], 2.5)\n"
+        "except ValueError as error:\n    print(error)\n"
+        "sys.argv = ['nvdp', 'models']\n"
+        "from nvdp.cli import main; main()\n"
+    )
+    environment = os.environ | {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "COLUMNS": "80"}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=300)
+    assert said.returncode == 0, said.stderr
+    shown = said.stdout.decode("ascii")
+    assert "pip install 'nvdp[botorch]'" in shown
+    assert "samples is 2.5; expected a whole number" in shown
+    assert max(map(len, shown.splitlines())) <= 80

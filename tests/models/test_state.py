@@ -1,5 +1,6 @@
 """A task's state: as good as its points, whatever the model, and refused where it does not belong."""
 
+import copy
 import dataclasses
 
 import numpy as np
@@ -204,3 +205,13 @@ def test_a_state_without_points_is_the_prior_of_a_normalised_model(small_config)
     x, y = torch.zeros(0, 1), torch.zeros(0, 1)
     state, prior = TaskState.of(model, x, y).posterior(), model.adapt(x, y)
     torch.testing.assert_close(state.mean_rates(), prior.mean_rates())
+
+
+def test_a_posterior_is_copied_and_a_state_is_kept_in_half_precision(small_config):
+    model = build_model(small_config("nvdp")).eval()
+    posterior = model.adapt([0.0, 1.0], [0.5, 0.2])
+    twin = copy.deepcopy(posterior)
+    assert torch.equal(twin.predict([0.3], 4).functions, posterior.predict([0.3], 4).functions)
+    half = build_model(small_config("nvdp")).eval().to(torch.bfloat16)
+    data = half.adapt([0.0, 1.0], [0.5, 0.2]).to_bytes()
+    assert half.posterior_from_bytes(data).predict([0.3]).mean.isfinite().all()

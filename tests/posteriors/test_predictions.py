@@ -84,3 +84,15 @@ def test_observations_are_drawn_from_a_seed_and_leave_the_global_state_alone():
     assert torch.equal(prediction.sample(), prediction.sample(0))
     assert not torch.equal(prediction.sample(1), prediction.sample(0))
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float16])
+def test_quantiles_of_half_precision_are_those_of_single_precision(precision):
+    full = Prediction(torch.randn(3, 4, 1), 0.5 + torch.rand(3, 4, 1))
+    half = Prediction(full.functions.to(precision), full.stds.to(precision))
+    for ours, theirs in (
+        (half.quantile(0.9), full.quantile(0.9)),
+        (half.cdf(torch.zeros(4, 1)), full.cdf(torch.zeros(4, 1))),
+    ):
+        assert ours.dtype == precision
+        torch.testing.assert_close(ours.float(), theirs, atol=0.05, rtol=0.05)

@@ -22,7 +22,7 @@ from nvdp.training import loop as trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import Machine, learning_rate_at, train
-from nvdp.training.run_folder import load_run, only_process, start_run
+from nvdp.training.run_folder import RunLog, load_run, only_process, save_model, start_run
 
 MACHINE = Machine(device="cpu", threads=1)
 
@@ -376,3 +376,23 @@ def test_a_folder_that_another_process_trains_in_is_refused(tmp_path, short):
     with only_process(tmp_path), pytest.raises(InputError, match="being trained by another process"):
         run(short, tmp_path, resume=True)
     assert run(short, tmp_path, resume=True).step == short.steps
+
+
+def test_a_damaged_line_of_the_log_is_dropped_on_resume(tmp_path):
+    (tmp_path / "log.csv").write_bytes(
+        b"step,bound,LL,KL,rate,learning_rate,skipped,seconds\n5,1,1,1,1,1,0,1\n\xff\x00x,1,1,1,1,1,0,1\n9,1,1\n"
+    )
+    with RunLog(tmp_path, 10) as log:
+        log.write({"step": 10, "bound": 1.0})
+    assert [line.split(",")[0] for line in (tmp_path / "log.csv").read_text().splitlines()] == ["step", "5", "10"]
+
+
+def test_a_model_that_could_not_be_loaded_is_not_called_saved(tmp_path, small_config):
+    with pytest.raises(InputError, match="'learning_rate' is inf; expected a positive, finite number"):
+        RunConfig(learning_rate=math.inf)
+    model = build_model(small_config("cnp"))
+    with torch.no_grad():
+        next(model.parameters()).fill_(math.inf)
+    with pytest.raises(InputError, match="training has diverged"):
+        save_model(tmp_path, model, 3)
+    assert not list(tmp_path.iterdir())

@@ -5,6 +5,7 @@ Its modules import nothing heavy at the top. Each command imports what it needs 
 """
 
 import inspect
+import io
 import re
 import sys
 import warnings
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 
 # Modules with commands, in the order in which --help lists them.
-MODULES = ("fit", "store", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
+MODULES = ("fit", "score", "store", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
 
 
 SHOW = warnings.showwarning
@@ -56,6 +57,9 @@ def _common(
 
 def main() -> None:
     """Run the command line; bad input is one line on standard error and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± shows a question mark
     warnings.formatwarning = _format
     warnings.showwarning = _show_once(SHOW)
     for module in MODULES:

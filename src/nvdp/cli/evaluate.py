@@ -57,8 +57,14 @@ def evaluate(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run
+    from nvdp.loading import FIT
     from nvdp.system import keep_freed_memory, use_threads
 
+    if (run / FIT).exists():
+        raise InputError(
+            f"{run} was fitted to a table: `nvdp score {run} test.csv` scores it on new tasks, `nvdp info {run}` tells "
+            "its scores on held-out ones"
+        )
     keep_freed_memory()
     use_threads()
     use_data_folder(data_dir)

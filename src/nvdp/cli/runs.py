@@ -114,7 +114,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
     Example: nvdp info gp
     """
-    from nvdp.loading import card_of
+    from nvdp.loading import card_of, fit_of
     from nvdp.training.config import RunConfig
     from nvdp.training.run_folder import CONFIG
 
@@ -127,6 +127,10 @@ def info(run: Run, as_json: AsJson = False) -> None:
         "settings": _settings(config),
     }
     about |= {name: card[name] for name in ("about", "seconds", "by_context") if name in card}
+    fitted = fit_of(run)
+    if fitted is not None:
+        columns, units = fitted["columns"], fitted["units"]
+        about |= {"columns": None if columns is None else asdict(columns), "units": units.to_dict()}
     if as_json:
         typer.echo(json.dumps(asdict(summary) | about))
         return
@@ -144,7 +148,21 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(f"{name}: {_score_text(score)}")
     for row in about.get("by_context", []):
         typer.echo(_score_text(row))
+    if fitted is not None:
+        for line in _unit_lines(fitted["columns"], fitted["units"]):
+            typer.echo(line)
     typer.echo(json.dumps(about["settings"], indent=2))
+
+
+def _unit_lines(columns: Any, units: Any) -> Iterator[str]:
+    """The columns of a fitted table, with their ranges and units."""
+    if columns is None:
+        return
+    yield f"task column: {columns.task or 'none'}"
+    for name, low, high in zip(columns.x, units.x_low, units.x_high, strict=True):
+        yield f"input {name}: learned from {low:g} to {high:g}"
+    for name, centre, spread in zip(columns.y, units.y_centre, units.y_spread, strict=True):
+        yield f"output {name}: around {centre:.4g} with a spread of {spread:.4g}"
 
 
 def _score_text(score: Any) -> str:

@@ -44,7 +44,7 @@ def encoder_fingerprint(model: RegressionModel) -> bytes:
     digest = hashlib.blake2b(repr((model.config.x_dim, model.config.y_dim)).encode(), digest_size=8)
     for name, tensor in sorted(model.encoder.state_dict().items()):
         digest.update(f"{name}{tuple(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     for scale in (model.encoder.x_scale, model.encoder.y_scale):
         digest.update(repr(astuple(scale)).encode())
     return digest.digest()

@@ -5,6 +5,7 @@ joined to the network that φ configures and to the likelihood p(y | x, φ). Reg
 likelihood alone. ``torch.distributions.kl_divergence`` compares two of the same kind: one number per task.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, Self, runtime_checkable
@@ -221,6 +222,10 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         chosen = suggest(self, self._inputs(candidates), k, by, samples, seed)
         return chosen[0] if self.single else chosen
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A copy that shares its tensors: no method of a posterior changes them, and gradients cannot be copied."""
+        return copy.copy(self)
+
     @property
     def memory(self) -> Memory | None:
         """The sums that this posterior goes on learning from; made from its points when first asked for.
@@ -269,8 +274,8 @@ class Posterior(Distribution, ABC, Generic[Answer]):
 
     @staticmethod
     def _generator(x: Tensor, samples: int, generator: torch.Generator | int | None) -> torch.Generator:
-        if samples < 0:
-            raise InputError(f"samples is {samples}; expected at least 0")
+        if samples < 0 or samples != int(samples):
+            raise InputError(f"samples is {samples}; expected a whole number of at least 0")
         if isinstance(generator, torch.Generator):
             return generator
         return torch.Generator(device=x.device).manual_seed(generator or 0)

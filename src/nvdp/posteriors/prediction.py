@@ -16,6 +16,7 @@ from nvdp.nn.likelihoods import CategoricalLikelihood, Likelihood, gaussian_log_
 from nvdp.tasks import as_tensor
 
 BISECTIONS = 40
+HALF = (torch.bfloat16, torch.float16)  # precisions without ndtr and ndtri
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,10 @@ class Prediction(Mixture):
 
     def cdf(self, y: Any) -> Float[Tensor, "*task point y"]:
         """P(Y ≤ y) under the mixture, for a y at every point."""
-        return ndtr((self._values(y) - self.functions) / self.stds).mean(0)
+        standardised = (self._values(y) - self.functions) / self.stds
+        if self.stds.dtype in HALF:
+            return ndtr(standardised.float()).mean(0).to(self.stds.dtype)
+        return ndtr(standardised).mean(0)
 
     def _values(self, y: Any) -> Float[Tensor, "*task point y"]:
         y, expected = as_tensor(y, "y").to(self.functions), self.functions.shape[1:]
@@ -90,6 +94,8 @@ class Prediction(Mixture):
         """The value below which `level` of the predictive mass lies."""
         if not 0 < level < 1:
             raise InputError(f"the quantile's level is {level}; expected a number between 0 and 1")
+        if self.stds.dtype in HALF:
+            return Prediction(self.functions.float(), self.stds.float()).quantile(level).to(self.stds.dtype)
         normal = self.functions + self.stds * ndtri(torch.tensor(level, dtype=self.stds.dtype))
         if len(normal) == 1:
             return normal[0]

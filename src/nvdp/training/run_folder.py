@@ -187,9 +187,9 @@ class RunLog:
         self.path = folder / LOG
         kept = [",".join(COLUMNS)]
         if start and self.path.exists():
-            rows = [line.split(",") for line in self.path.read_text().splitlines()[1:]]
+            rows = [line.split(",") for line in self.path.read_text(errors="replace").splitlines()[1:]]
             # The last row is incomplete if the machine failed while it was written.
-            kept += [",".join(row) for row in rows if len(row) == len(COLUMNS) and int(row[0]) <= start]
+            kept += [",".join(row) for row in rows if len(row) == len(COLUMNS) and _step_of(row) <= start]
         write_text(self.path, "\n".join(kept) + "\n")
         self._file = self.path.open("a", newline="")
         self._writer = csv.DictWriter(self._file, COLUMNS, lineterminator="\n")
@@ -217,6 +217,14 @@ class RunLog:
         self._file.close()
         if self._events is not None:
             self._events.close()
+
+
+def _step_of(row: list[str]) -> float:
+    """The step of a row of the log; a damaged row is as if it came after all others, so that it is dropped."""
+    try:
+        return int(row[0])
+    except ValueError:
+        return float("inf")
 
 
 def _short(value: float) -> str:

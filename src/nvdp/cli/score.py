@@ -1,0 +1,66 @@
+"""The command that scores a fitted model on tasks that it has not seen: ``nvdp score``."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from nvdp.cli import app
+from nvdp.cli.options import OWN_DATA, AsJson
+from nvdp.errors import InputError
+
+
+@app.command(rich_help_panel=OWN_DATA)
+def score(
+    folder: Annotated[str, typer.Argument(help="The folder that `nvdp fit` left.", metavar="DIR")],
+    table: Annotated[Path, typer.Argument(help="New tasks: CSV or Parquet, with the columns of the fitted table.")],
+    context: Annotated[
+        int | None, typer.Option(help="Points of each task to predict from. (default: a third, from 3 to 10)", min=1)
+    ] = None,
+    forecast: Annotated[
+        bool, typer.Option("--forecast", help="Predict from the first points of each task, not from random ones.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Which points are the context.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Score a fitted model on new tasks: each is predicted from some of its points and compared with the others.
+
+    LL is the log-likelihood of an output in the units of the table, higher is better; RMSE is the error of the mean.
+
+    Example: nvdp score model/ test.csv --forecast
+    """
+    from nvdp.cli.tables import say
+    from nvdp.data.tables import Columns, read_tasks
+    from nvdp.loading import load
+    from nvdp.system import use_threads
+    from nvdp.tables.rivals import fitted_model, score_cases, scored_cases, summary
+
+    use_threads()
+    predictor = load(folder)
+    columns = predictor.columns
+    if columns is None:
+        raise InputError(f"{folder} was not fitted to a table; for a run of `nvdp train` there is `nvdp eval`")
+    read = read_tasks(table, Columns(columns.task, columns.x, columns.y))
+    say(read.note)
+    least = 2 if context is None else context + 1
+    usable = [(task.x, task.y) for task in read.tasks if len(task.x) >= least]
+    if not usable:
+        raise InputError(f"{table} has {len(read.tasks)} tasks, none with at least {least} whole rows")
+    if len(usable) < len(read.tasks):
+        say(f"left out {len(read.tasks) - len(usable)} tasks with fewer than {least} whole rows")
+    cases = scored_cases(usable, seed, context, forecast, most=len(usable))
+    scores = asdict(summary(score_cases(fitted_model(predictor), cases)))
+    about = {"model": predictor.model.config.name, "tasks": len(usable), "forecast": forecast}
+    if as_json:
+        typer.echo(json.dumps(about | {"scores": scores}))
+        return
+    way = "from its first points" if forecast else "from some of its points"
+    shown = Table("LL", "RMSE", "in 90 % interval", "in 50 % interval", title=f"{len(usable)} tasks, each {way}")
+    shown.add_row(
+        f"{scores['LL']:.3f}", f"{scores['RMSE']:.4g}", f"{scores['coverage90']:.1%}", f"{scores['coverage50']:.1%}"
+    )
+    Console().print(shown)
