@@ -137,7 +137,7 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
 def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
     """The shapes of a configuration's weights, without memory for them: an untrusted one may ask for any amount."""
     for name, value in config.flat().items():
-        repeated = name.endswith(("layers", "blocks", "heads", "cells", "steps", "samples"))
+        repeated = name.endswith(("layers", "blocks", "levels", "heads", "cells", "steps", "samples"))
         most = MOST_LAYERS if repeated else MOST_SIZE
         if isinstance(value, int) and value > most:
             raise InputError(f"{path}: model setting '{name}' is {value}; expected at most {most}")
