@@ -38,7 +38,7 @@ def refused(client, status, **changes):
     return answer.json()["detail"]
 
 
-@pytest.mark.parametrize("name", ["gp", "gp-nvdp"])
+@pytest.mark.parametrize("name", ["general", "gp", "gp-nvdp"])
 def test_the_answer_is_what_the_model_predicts(name, client):
     answer = client.post("/api/adapt", json=QUESTION | {"model": name}).json()
     with torch.no_grad():
@@ -77,7 +77,7 @@ def test_the_server_remembers_nothing_between_requests(client):
 CANDIDATES = [[x / 10] for x in range(-20, 21)]
 
 
-@pytest.mark.parametrize("model", ["gp", "gp-nvdp"])
+@pytest.mark.parametrize("model", ["general", "gp", "gp-nvdp"])
 def test_the_suggestion_is_that_of_the_posterior(client, model):
     question = QUESTION | {"model": model, "query": CANDIDATES}
     suggestion = client.post("/api/suggest", json=question).json()
