@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -222,17 +223,26 @@ def test_quality_rows_follow_both_recipes_on_their_own_clocks(tmp_path):
 
 
 def test_table_rows_have_time_and_scores_of_a_fit_and_its_rivals(tmp_path):
-    (row,) = tables.table_rows(3.0, 2, [tables.SimulatedTable("lines", 20)])
-    assert set(row) >= CONTRACT | {"fit_seconds", "steps"}
-    assert row["ours_ms"] > 0
-    assert row["gp_ms"] > 0
-    for name in ("ours", *tables.RIVALS):
-        assert math.isfinite(row[f"{name}_LL"])
-        assert row[f"{name}_RMSE"] > 0
-        assert 0 <= row[f"{name}_coverage90"] <= 1
-    result = {"suite": "tables", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": [row]}
-    assert report.table(result).row_count == 1
+    rows = tables.table_rows(1.0, 2, [tables.SimulatedTable("lines", 20)], folds=1)
+    assert [(row["kind"], row["context"]) for row in rows] == [(k, s) for k in ("random", "first") for s in (2, 4, 8)]
+    for row in rows:
+        assert set(row) >= CONTRACT | {"fit_seconds", "steps"}
+        assert row["ours_ms"] > 0
+        assert row["gp_ms"] > 0
+        for name in ("ours", *tables.RIVALS):
+            assert math.isfinite(row[f"{name}_LL"])
+            assert row[f"{name}_RMSE"] > 0
+            assert 0 <= row[f"{name}_coverage90"] <= 1
+    result = {"suite": "tables", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
+    assert report.table(result).row_count == 6
     assert draw(result, tmp_path / "tables.png")[0].exists()
+
+
+def test_tasks_of_one_group_are_in_one_fold():
+    tasks = [(np.full((2, 1), float(i)), np.zeros((2, 1))) for i in range(30)]
+    groups = [i // 3 for i in range(30)]
+    for rest, held in tables._folds(tasks, groups):
+        assert {int(x[0, 0]) // 3 for x, _ in rest}.isdisjoint({int(x[0, 0]) // 3 for x, _ in held})
 
 
 def test_command_prints_a_table_writes_json_and_draws(monkeypatch, tmp_path, step_result):

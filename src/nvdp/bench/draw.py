@@ -41,7 +41,7 @@ METHODS = {
 }
 TABLE_BARS = {
     "ours": ("nvdp fit", BLUE),
-    "gp": ("GP on the context", ORANGE),
+    "mixed": ("mixed model", ORANGE),
     "mean_curve": ("mean curve of all tasks", GREEN),
 }
 LOWEST_LL = -5.0  # with few points a Gaussian process may be far below
@@ -162,14 +162,23 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
 
 
 def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
-    figure = new_figure(WIDTH, 3.0)
-    panels = {"LL": "log-likelihood per target", "RMSE": "RMSE", "coverage90": "coverage of the 90 % interval"}
-    for axes, (metric, label) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        _bars(axes, rows, TABLE_BARS, metric)
-        axes.set_xticks(range(len(rows)), [row["shape"].partition(":")[0] for row in rows])
-        axes.set_ylabel(label, fontsize=FONT_SIZE)
-        tidy(axes)
-    figure.axes[-1].axhline(0.9, color=BLACK, linewidth=0.6, linestyle="--")
+    """What each method gains or loses against the hierarchical GP, and its coverage, at four context points."""
+    figure = new_figure(WIDTH, 4.4)
+    for panels, kind in zip(figure.subplots(2, 2), ("random", "first"), strict=True):
+        shown = [row for row in rows if row["kind"] == kind and row["context"] == 4]
+        for row in shown:
+            for name in TABLE_BARS:
+                row[f"{name}_gain"] = row[f"{name}_LL"] - row["hierarchical_LL"]
+        for axes, metric in zip(panels, ("gain", "coverage90"), strict=True):
+            _bars(axes, shown, TABLE_BARS, metric)
+            axes.set_xticks(range(len(shown)), [row["table"].replace("_", "\n") for row in shown])
+            axes.tick_params(axis="x", labelrotation=45)
+            tidy(axes)
+        panels[0].set_ylim(-0.5, 0.5)
+        panels[0].axhline(0.0, color=BLACK, linewidth=0.6)
+        panels[0].set_ylabel(f"LL − hierarchical GP\n4 {kind} points", fontsize=FONT_SIZE)
+        panels[1].axhline(0.9, color=BLACK, linewidth=0.6, linestyle="--")
+        panels[1].set_ylabel("coverage of 90 %", fontsize=FONT_SIZE)
     return _finish(figure, path)
 
 

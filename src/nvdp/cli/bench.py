@@ -20,8 +20,10 @@ def bench(
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
     run: Annotated[Path | None, typer.Option(help="adapt, real: the run folder of a model of yours.")] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 180, quick 15", min=1)
+        float | None,
+        typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 150 (processor), quick 6", min=1),
     ] = None,
+    folds: Annotated[int, typer.Option(help="tables: how many of the five folds to fit and score.", min=1, max=5)] = 5,
     force: Force = False,
 ) -> None:
     """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
@@ -29,8 +31,8 @@ def bench(
     step: a training step of each model. adapt: adapt + predict beside Gaussian processes and fine-tuning.
     fewshot: the time of each few-shot classifier for a new task.
     growth: time and memory as tasks, points, width and layers grow. quality: log-likelihood against seconds.
-    tables: scores of nvdp fit beside a Gaussian process and the mean curve. real: the pretrained general model on
-    public data sets.
+    tables: scores of nvdp fit on public tables beside a hierarchical Gaussian process, a mixed model and others.
+    real: the pretrained general model on public data sets.
 
     Example: nvdp bench --suite step --quick --json step.json --plot step.png
     """
@@ -44,7 +46,7 @@ def bench(
     check_outputs([*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])], force=force)
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    result = run_suite(suite, Settings(quick, run, seconds), threads)
+    result = run_suite(suite, Settings(quick, run, seconds, folds), threads)
     Console().print(table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

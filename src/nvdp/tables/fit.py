@@ -299,6 +299,30 @@ def _units(tasks: list[Arrays]) -> Units:
     return Units.of([x for x, _ in tasks], [y for _, y in tasks])
 
 
+def competitors(fitted: Fitted, ordered: bool, seed: int = 0) -> dict[str, Rival]:
+    """A fitted model, first, and its rivals, by name.
+
+    Args:
+        fitted: The model and the tasks that all of them learn from.
+        ordered: Whether x is one input, so that there is a last value.
+        seed: Of the mixed model's sample of tasks.
+
+    Returns:
+        What each predicts.
+    """
+    units, learning = fitted.units, fitted.learning
+    found: dict[str, Rival] = {fitted.outcome.config.model.name: rivals.fitted_model(fitted.predictor())}
+    if fitted.process is not None:
+        sets = standardised(learning, units).sets
+        found[rivals.HIERARCHICAL] = rivals.process_rival(fitted.process, units)
+        found[rivals.MIXED] = rivals.process_rival(fit_prior(sets, ("line",), seed), units)
+    found[GP_ALONE] = rivals.context_gp(units)
+    found[MEAN_CURVE] = rivals.mean_curve(learning, units)
+    if ordered:
+        found[rivals.LAST_VALUE] = rivals.last_value(learning, units)
+    return found
+
+
 class TableScores:
     """Scores of a fit, possibly over folds, beside its rivals: all on the same contexts of held-out tasks."""
 
@@ -313,32 +337,19 @@ class TableScores:
         """Score tasks that the fit has not learned from."""
         ordered, seed = scored[0][0].shape[1] == 1, self.seed + self.folds
         self.folds += 1
-        competitors = self._competitors(fitted, ordered)
+        everyone = competitors(fitted, ordered, self.seed)
+        self.ours = next(iter(everyone))
         kinds = {"forecast": True} if self.forecast else {"random": False} | ({"forecast": True} if ordered else {})
         for kind, prefix in kinds.items():
             cases = scored_cases(scored, seed, prefix=prefix)
-            _extend(self.by_kind.setdefault(kind, {}), competitors, cases)
-        quick = {name: rival for name, rival in competitors.items() if name in (self.ours, rivals.HIERARCHICAL)}
+            _extend(self.by_kind.setdefault(kind, {}), everyone, cases)
+        quick = {name: rival for name, rival in everyone.items() if name in (self.ours, rivals.HIERARCHICAL)}
         for size in CONTEXTS:
             cases = scored_cases(scored, seed, size, self.forecast, 60)
             if cases:
                 _extend(self.by_size.setdefault(size, {}), quick, cases)
         plain = replace(fitted.predictor(), adjustment=replace(fitted.adjustment, sizes=(), factors=(1.0,)))
         self.uncalibrated += score_cases(rivals.fitted_model(plain), scored_cases(scored, seed, prefix=self.forecast))
-
-    def _competitors(self, fitted: Fitted, ordered: bool) -> dict[str, Rival]:
-        units, learning = fitted.units, fitted.learning
-        self.ours = fitted.outcome.config.model.name
-        found: dict[str, Rival] = {self.ours: rivals.fitted_model(fitted.predictor())}
-        if fitted.process is not None:
-            sets = standardised(learning, units).sets
-            found[rivals.HIERARCHICAL] = rivals.process_rival(fitted.process, units)
-            found[rivals.MIXED] = rivals.process_rival(fit_prior(sets, ("line",), self.seed), units)
-        found[GP_ALONE] = rivals.context_gp(units)
-        found[MEAN_CURVE] = rivals.mean_curve(learning, units)
-        if ordered:
-            found[rivals.LAST_VALUE] = rivals.last_value(learning, units)
-        return found
 
     def calibration(self) -> dict[str, Any]:
         """Coverage of the scored tasks before and after calibration."""
