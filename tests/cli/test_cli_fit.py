@@ -51,6 +51,10 @@ def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
     assert report["recipe"] in report["tried"]
     assert report["model"] in report["verdict"]
     assert (names >= {"process.safetensors"}) == report["around_process"]
+    page, text = ((model / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert report["verdict"] in text
+    assert "data:image/png;base64," in page
+    assert all(rival in text and rival in page for rival in RIVALS)
     tasks = report["tasks"]
     assert tasks["training"] + tasks["ending"] + tasks["held_out"] == 12
     assert tasks["scored"] == tasks["held_out"]

@@ -136,3 +136,15 @@ def test_packed_tables_are_read_and_never_unpacked_without_end(tmp_path, monkeyp
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match="cannot be read as a table"):
         read_tasks(path, COLUMNS)
+
+
+def test_semicolons_decimal_commas_dates_and_groups_are_read(tmp_path):
+    rows = ["\ufefftree;day;size;site", "a;2024-01-01;1,5;north", "a;2024-01-03;2;north", "b, c;2024-01-02;-0,25;south"]
+    (tmp_path / "t.csv").write_text("\n".join(rows), encoding="utf-8")
+    table = read_tasks(tmp_path / "t.csv", Columns("tree", ("day",), ("size",), "site"))
+    assert [(task.name, task.group) for task in table.tasks] == [("a", "north"), ("b, c", "south")]
+    assert table.tasks[0].y[:, 0].tolist() == [1.5, 2.0]
+    assert table.tasks[1].y[:, 0].tolist() == [-0.25]
+    first, third = table.tasks[0].x[:, 0]
+    assert third - first == 2.0
+    assert first == 19723.0

@@ -9,6 +9,7 @@ from nvdp.models.registry import build_model
 from nvdp.tables.calibration import SIZES, adjusted
 from nvdp.tables.fit import verdict
 from nvdp.tables.rivals import last_value, scored_cases
+from nvdp.tables.tasks import folds_of_groups, split_groups
 from nvdp.tasks import Task, TaskBatch
 from nvdp.units import Units
 
@@ -51,3 +52,10 @@ def test_the_first_line_says_which_rival_is_better():
     ours, other = {"LL": -1.0, "RMSE": 2.0}, {"LL": -0.9, "RMSE": 2.5}
     line = verdict({"nvdp": ours, "hierarchical GP": other})
     assert line.startswith("hierarchical GP predicts the held-out tasks better than nvdp: LL -0.900 against -1.000")
+
+
+def test_tasks_of_one_group_are_in_one_fold_and_held_out_together():
+    groups = [place // 3 for place in range(30)]
+    for rest, held in [*folds_of_groups(groups, 5, seed=0), split_groups(groups, seed=0, share=0.3)]:
+        assert sorted(rest + held) == list(range(30))
+        assert {groups[place] for place in rest}.isdisjoint({groups[place] for place in held})

@@ -9,7 +9,7 @@ import io
 import os
 import tarfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from nvdp.errors import InputError
 from nvdp.tables import rivals
 from nvdp.tables.fit import HowToFit, competitors, fit_tasks, usable_tasks
 from nvdp.tables.rivals import score_cases, scored_cases, summary
-from nvdp.tables.tasks import Arrays, in_folds, split_held_out
+from nvdp.tables.tasks import Arrays, folds_of_groups, split_groups
 
 CONTEXTS, FOLDS, CASES = (2, 4, 8), 5, 40
 GP_CASES = 10  # of those, for the GP that is fitted to every context
@@ -141,9 +141,12 @@ def _rows(table: AnyTable, seconds: float, rounds: int, folds: int) -> list[dict
     scores: dict[tuple[str, int], dict[str, list[rivals.Case]]] = {}
     about: dict[str, Any] = {"fit_seconds": 0.0, "steps": [], "recipes": []}
     timings: dict[str, Any] = {}
-    for fold, (rest, held) in enumerate(_folds(tasks, groups)[:folds]):
+    for fold, (others_at, held_at) in enumerate(folds_of_groups(groups, FOLDS, seed=0)[:folds]):
+        halves = split_groups([groups[place] for place in others_at], seed=1)
+        held = [tasks[place] for place in held_at]
+        training, stopping = ([tasks[others_at[place]] for place in places] for places in halves)
         began = time.process_time()
-        fitted = fit_tasks(*split_held_out(rest, 1), how)
+        fitted = fit_tasks(training, stopping, how)
         about["fit_seconds"] += (time.process_time() - began) / folds
         about["steps"].append(fitted.outcome.steps)
         about["recipes"].append(fitted.outcome.recipe)
@@ -189,18 +192,3 @@ def _tasks(table: AnyTable) -> tuple[list[Arrays], list[Any]]:
     groups = [each.name if table.group is None else frame[table.group].iloc[each.rows[0]] for each in split.tasks]
     kept = [group for group, each in zip(groups, split.tasks, strict=True) if len(each.x) >= 2]
     return usable_tasks(split, table.name), kept
-
-
-def _folds(tasks: Sequence[Arrays], groups: Sequence[Any]) -> list[tuple[list[Arrays], list[Arrays]]]:
-    """Folds over groups: all tasks of one are in the same fold."""
-    names = sorted(set(groups), key=str)
-    answer = []
-    for _, held in in_folds(names, FOLDS, seed=0):
-        inside = set(held)
-        answer.append(
-            (
-                [task for task, group in zip(tasks, groups, strict=True) if group not in inside],
-                [task for task, group in zip(tasks, groups, strict=True) if group in inside],
-            )
-        )
-    return answer

@@ -26,10 +26,11 @@ GRID, DRAWN = 200, 4
 @app.command(rich_help_panel=OWN_DATA)
 def fit(
     file: Annotated[
-        Path, typer.Argument(help="A CSV or Parquet file, one row a point; or a folder of Parquet files of any size.")
+        Path,
+        typer.Argument(help="A CSV (also with ; or as .gz) or Parquet file, one row a point; or a folder of Parquet."),
     ],
     task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
-    x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas.")],
+    x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31.")],
     y: Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")],
     out: Annotated[Path, typer.Option(help="Folder for the model; must be new or empty.")],
     minutes: Annotated[float, typer.Option(help="Most minutes to train; ends sooner when nothing is gained.")] = 5.0,
@@ -43,6 +44,9 @@ def fit(
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Predict what comes later: contexts are the rows that come first in x.")
     ] = False,
+    split_by: Annotated[
+        str | None, typer.Option(help="A column: tasks with the same value are held out together.")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps … or auto.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -50,18 +54,20 @@ def fit(
     """Fit a model to a table of many short series (patients, machines, trees …).
 
     Whole tasks are held out: some end the training and choose the model, others score it beside what an expert would
-    use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best.
+    use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best. The model
+    and report.html are left in --out.
 
     Example: nvdp fit growth.csv --task tree --x day --y size --out model/
     """
     from nvdp.data.tables import Columns
     from nvdp.system import use_threads
     from nvdp.tables.fit import MOST_ROWS, HowToFit, fit_table
+    from nvdp.tables.report import write_report
 
     use_threads()
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
-    columns = Columns(task, column_names(x), column_names(y))
+    columns = Columns(task, column_names(x), column_names(y), split_by)
     try:
         done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device, forecast), folds)
     except (KeyboardInterrupt, SystemExit):
@@ -100,12 +106,16 @@ def fit(
     )
     if report["still_improving"]:
         say("held-out tasks were still predicted better and better at the end: more --minutes or --steps should help")
+    figure: Path | None = None
     if len(columns.x) == 1:
         from nvdp.plots.tables import figure_tables
 
         panels = [_held_out_panel(done.predictor, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
         for path in figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
+            figure = path if path.suffix == ".png" else figure
+    for path in write_report(out, report, columns, figure):
+        typer.echo(f"wrote {path}")
 
 
 @app.command(rich_help_panel=OWN_DATA)

@@ -7,7 +7,9 @@ is told with its line. Rows with an empty cell are left out and counted.
 import bz2
 import csv
 import gzip
+import itertools
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ MOST_CELLS = 50_000_000  # of a file that is read at once
 IN_PARTS = "write it as a folder of Parquet files, which is read in parts"
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 LINE = "line of the file"  # the name of an index
+DECIMAL_COMMA = re.compile(r"^\s*([+-]?\d*),(\d+)\s*$")
+DATE = r"\d{4}-\d{2}-\d{2}.*"  # ISO 8601; counted as days since 1970
 EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
 
 
@@ -36,6 +40,7 @@ class Columns:
     task: str | None
     x: tuple[str, ...]
     y: tuple[str, ...] = ()
+    group: str | None = None  # tasks with the same value are held out together
 
     def __post_init__(self) -> None:
         names = [*([self.task] if self.task else []), *self.x, *self.y]
@@ -54,6 +59,7 @@ class TableTask:
     x: Float[np.ndarray, "point x"]
     y: Float[np.ndarray, "point y"]
     rows: Int[np.ndarray, " point"]  # their places among the table's rows
+    group: str | None = None  # of tasks that belong together
 
 
 @dataclass(frozen=True)
@@ -117,7 +123,11 @@ def _read_csv(path: Path) -> "pd.DataFrame":
     rows: list[list[str]] = []
     lines: list[int] = []
     with opened as file:
-        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        first = file.readline()
+        semicolons = first.count(";") > first.count(",")  # then numbers may have decimal commas
+        reader = csv.reader(
+            itertools.chain([first], file), delimiter=";" if semicolons else ",", skipinitialspace=True, strict=True
+        )
         header = [name.strip() for name in next(filter(None, reader), [])]
         if not header:
             raise InputError(f"{path} is empty; expected a line of column names and rows")
@@ -133,7 +143,7 @@ def _read_csv(path: Path) -> "pd.DataFrame":
                     f"{path} cannot be read as a table: line {line} has {len(row)} cells and the header has {width}"
                 )
             if row:
-                rows.append(row)
+                rows.append([DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row] if semicolons else row)
                 lines.append(line)
             line = reader.line_num + 1
             if len(rows) * width > MOST_CELLS:
@@ -163,7 +173,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
 
     if columns.task is not None:
         _check_column(frame, columns.task, origin)
-    x, y = (_numbers(frame, names, origin) for names in (columns.x, columns.y))
+    x, y = _numbers(frame, columns.x, origin, dates=True), _numbers(frame, columns.y, origin)
     if not len(frame):
         raise InputError(f"{origin} has 0 rows; expected at least one under its column names")
     whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1))
@@ -176,8 +186,20 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     codes, found = pd.factorize(names.to_numpy()[places])
     order = np.argsort(codes, kind="stable")
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)
-    tasks = tuple(TableTask(str(name), x[rows], y[rows], rows) for name, rows in zip(found, parts, strict=True))
+    groups = _groups(frame, columns.group, parts, origin)
+    tasks = tuple(
+        TableTask(str(name), x[rows], y[rows], rows, group)
+        for name, rows, group in zip(found, parts, groups, strict=True)
+    )
     return TaskTable(tasks, len(frame), len(frame) - len(places), index=frame.index)
+
+
+def _groups(frame: "pd.DataFrame", name: str | None, parts: Sequence[Any], origin: str) -> list[str | None]:
+    """The group of every task, that of its first row."""
+    if name is None:
+        return [None] * len(parts)
+    _check_column(frame, name, origin)
+    return [str(frame[name].iloc[rows[0]]).strip() for rows in parts]
 
 
 def empty_names(cells: Any, names: Any) -> Any:
@@ -192,18 +214,45 @@ def _check_column(frame: "pd.DataFrame", name: str, origin: str) -> None:
         raise InputError(f"{origin} has two columns named '{name}'")
 
 
-def _numbers(frame: "pd.DataFrame", names: Sequence[str], origin: str) -> Float[np.ndarray, "row column"]:
-    """Columns as float64; an empty cell is NaN, a word or an infinite number is refused with its line."""
+def _numbers(
+    frame: "pd.DataFrame", names: Sequence[str], origin: str, dates: bool = False
+) -> Float[np.ndarray, "row column"]:
+    """Columns as float64; an empty cell is NaN, a word or an infinite number is refused with its line.
+
+    With `dates`, a column of dates such as 2024-03-31 is its days since 1970.
+    """
     numbers = np.empty((len(frame), len(names)))
     for index, name in enumerate(names):
         _check_column(frame, name, origin)
-        numbers[:, index] = _number_column(frame[name], name, origin)
+        cells = _days(frame[name]) if dates else frame[name]
+        numbers[:, index] = _number_column(cells, name, origin)
     return numbers
 
 
 def _line(index: Any, row: Any) -> int:
     """The line of a row; where a file of text was not read, as if there was a line of names and none was empty."""
     return int(index[row]) if index is not None and index.name == LINE else int(row) + 2
+
+
+def _days(cells: Any) -> Any:
+    """A column of dates as days since 1970; any other column as it is.
+
+    >>> import pandas as pd
+    >>> _days(pd.Series(["1970-01-03", "", "1970-01-01T12:00"])).tolist()
+    [2.0, nan, 0.5]
+    """
+    import pandas as pd
+
+    if pd.api.types.is_numeric_dtype(cells):
+        return cells
+    known = cells[cells.notna() & ~cells.astype(str).str.strip().str.lower().isin(EMPTY)]
+    if not len(known) or not known.astype(str).str.strip().str.fullmatch(DATE).all():
+        return cells
+    when = pd.to_datetime(known.astype(str).str.strip(), format="ISO8601", errors="coerce", utc=True)
+    if when.isna().any():
+        return cells
+    days = (when - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
+    return days.reindex(cells.index) if cells.index.is_unique else cells
 
 
 def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " row"]:
@@ -280,13 +329,15 @@ def stream_tasks(
     most_rows: int = MOST_ROWS,
 ) -> TaskTable:
     """A sample of the tasks of all Parquet files in a folder and the folders in it; all tasks if there are few."""
+    if columns.group is not None:
+        raise InputError(f"--split-by {columns.group} needs one file; {folder} is a folder")
     sample = _Sample(most_tasks, most_points, most_rows)
     seen = dropped = 0
     chance = np.random.default_rng(0)  # which rows of a long task are kept
     for frame, origin in _frames(folder, columns):
         rows = np.arange(seen, seen + len(frame))
         seen += len(frame)
-        x, y = (_numbers(frame, names, origin) for names in (columns.x, columns.y))
+        x, y = _numbers(frame, columns.x, origin, dates=True), _numbers(frame, columns.y, origin)
         named, hashes, empty = _names(frame, columns.task)
         whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1) | empty)
         dropped += int((~whole).sum())

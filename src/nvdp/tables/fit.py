@@ -27,7 +27,7 @@ from nvdp.tables import rivals
 from nvdp.tables.calibration import adjusted
 from nvdp.tables.prior import DrawnTasks, fit_prior
 from nvdp.tables.rivals import SCORED_CASES, Case, Rival, score_cases, scored_cases, summary
-from nvdp.tables.tasks import Arrays, in_folds, split_held_out, standardised
+from nvdp.tables.tasks import Arrays, folds_of_groups, split_groups, standardised
 from nvdp.tasks import TaskBatch
 from nvdp.training.early_stopping import CHECKS, PATIENCE, Candidate, Clock, FitOutcome, Shown, fit_best, held_out_score
 from nvdp.training.presets import SMALL, table_config
@@ -246,30 +246,44 @@ def fit_table(
     """
     table = read_tasks(file, columns)
     tasks = usable_tasks(table, str(file))
-    if folds is not None and not 2 <= folds <= len(tasks) // 2:
-        raise InputError(f"--folds is {folds}; expected 2 to {len(tasks) // 2}, half the number of tasks")
-    both = len(tasks) < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
-    learning, scored = (tasks, []) if folds else split_held_out(tasks, how.seed, SCORED_SHARE)
-    training, ending = (learning, scored) if both else split_held_out(learning, how.seed + 1)
+    groups: list[Any] = [task.group or place for place, task in enumerate(table.tasks) if len(task.x) >= 2]
+    number = len(set(groups))
+    if number < 3 and columns.group is not None:
+        raise InputError(f"--split-by {columns.group} makes {number} groups of tasks; expected at least 3")
+    if folds is not None and not 2 <= folds <= number // 2:
+        raise InputError(f"--folds is {folds}; expected 2 to {number // 2}, half the number of {_what(columns)}")
+
+    def part(places: Sequence[int]) -> tuple[list[Arrays], list[Any]]:
+        return [tasks[place] for place in places], [groups[place] for place in places]
+
+    def halves(places: Sequence[int]) -> tuple[list[Arrays], list[Arrays]]:
+        ours, names = part(places)
+        kept, held = split_groups(names, how.seed + 1)
+        return [ours[place] for place in kept], [ours[place] for place in held]
+
+    both = number < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
+    everything = list(range(len(tasks)))
+    learning, held_out = (everything, []) if folds else split_groups(groups, how.seed, SCORED_SHARE)
+    scored = part(held_out)[0]
+    training, ending = (part(learning)[0], scored) if both else halves(learning)
     _units(tasks)  # refuses values that cannot be standardised, whichever group they are in
     with terminated_as_exit(), new_folder(out) as place:
         fitted = fit_tasks(training, ending, how)
         scores = TableScores(how.seed, how.forecast)
-        recipes, splits = [], in_folds(tasks, folds, how.seed) if folds else []
+        recipes, splits = [], folds_of_groups(groups, folds, how.seed) if folds else []
         for rest, fold in splits:
-            other = fit_tasks(*split_held_out(rest, how.seed + 1), how)
+            other = fit_tasks(*halves(rest), how)
             recipes.append(other.outcome.recipe)
-            scores.add(other, fold)
+            scores.add(other, part(fold)[0])
         if not folds:
             scores.add(fitted, scored)
-        groups = [fold for _, fold in splits] or [scored]
         outcome, adjustment = fitted.outcome, fitted.adjustment
         report = {
             "tasks": {
                 "training": len(training),
                 "ending": len(ending),
                 "held_out": len(tasks) if folds else len(scored),
-                "scored": sum(min(len(group), SCORED_CASES) for group in groups),
+                "scored": sum(min(len(fold), SCORED_CASES) for _, fold in splits) or min(len(scored), SCORED_CASES),
                 "too_short": len(table.tasks) - len(tasks),
                 "thinned": sum(len(task.x) > MOST_ROWS for task in table.tasks),
                 "too_few_for_both": both,
@@ -293,6 +307,10 @@ def fit_table(
         predictor = replace(fitted.predictor(columns), card={"report": report})
         write_fit(place, predictor, outcome.steps, report)
     return TableFit(predictor, scored or ending, report)
+
+
+def _what(columns: Columns) -> str:
+    return "tasks" if columns.group is None else "groups"
 
 
 def _units(tasks: list[Arrays]) -> Units:

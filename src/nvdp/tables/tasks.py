@@ -1,7 +1,7 @@
 """Tasks as people hand them over: a list of (X, y), a long DataFrame, or a generator; made into clean arrays."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -144,6 +144,39 @@ def split_held_out(tasks: list[Held], seed: int, share: float = HELD_OUT_SHARE) 
     order = torch.randperm(len(tasks), generator=generator).tolist()
     held = min(max(1, round(share * len(tasks))), len(tasks) - 1)
     return [tasks[index] for index in order[held:]], [tasks[index] for index in order[:held]]
+
+
+def members(groups: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+    """The places of each group, in order of first appearance.
+
+    >>> members(["a", "b", "a"])
+    {'a': [0, 2], 'b': [1]}
+    """
+    places: dict[Hashable, list[int]] = {}
+    for place, group in enumerate(groups):
+        places.setdefault(group, []).append(place)
+    return places
+
+
+def split_groups(groups: Sequence[Hashable], seed: int, share: float = HELD_OUT_SHARE) -> tuple[list[int], list[int]]:
+    """The places of tasks that are kept and of those held out; tasks of one group stay together.
+
+    >>> kept, held = split_groups(["a", "a", "b", "b", "c"], seed=0)
+    >>> sorted(kept + held), len(held) in (1, 2)
+    ([0, 1, 2, 3, 4], True)
+    """
+    places = members(groups)
+    kept, held = split_held_out(list(places), seed, share)
+    return [i for name in kept for i in places[name]], [i for name in held for i in places[name]]
+
+
+def folds_of_groups(groups: Sequence[Hashable], folds: int, seed: int) -> list[tuple[list[int], list[int]]]:
+    """(the places of the others, the places of a fold) for each fold; tasks of one group are in the same fold."""
+    places = members(groups)
+    return [
+        ([i for name in rest for i in places[name]], [i for name in fold for i in places[name]])
+        for rest, fold in in_folds(list(places), folds, seed)
+    ]
 
 
 def in_folds(tasks: list[Held], folds: int, seed: int) -> list[tuple[list[Held], list[Held]]]:
