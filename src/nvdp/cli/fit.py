@@ -54,8 +54,8 @@ def fit(
     """Fit a model to a table of many short series (patients, machines, trees …).
 
     Whole tasks are held out: some end the training and choose the model, others score it beside what an expert would
-    use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best. The model
-    and report.html are left in --out.
+    use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best.
+    The model and report.html are left in --out.
 
     Example: nvdp fit growth.csv --task tree --x day --y size --out model/
     """
