@@ -96,10 +96,10 @@ def service(place: Path) -> list[Tally]:
     from faults.service import abandoned_work, other_hosts, slow_clients, stopped_servers, too_much_work
 
     return [
-        slow_clients(place, 400),
+        slow_clients(place, 300),
         abandoned_work(place, 160),
-        too_much_work(place, 40),
-        stopped_servers(place, 2),
+        too_much_work(place, 24),
+        stopped_servers(place, 1),
         other_hosts(place),
     ]
 

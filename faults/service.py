@@ -19,14 +19,14 @@ from urllib.parse import urlsplit
 
 from faults.tally import Tally
 
-PATIENCE = 60.0  # seconds for anything: the machine may be busy
+PATIENCE = 120.0  # seconds for anything: the machine may be busy
 QUESTION = {"model": "exact-gp", "x": [[0.5]], "y": [[0.2]], "query": [[0.1 * i] for i in range(20)], "samples": 2}
 DEAR = {
     "model": "gp",
-    "x": [[i / 256 - 2] for i in range(1024)],
-    "y": [[0.1]] * 1024,
-    "query": [[i / 256 - 2] for i in range(1024)],
-    "samples": 32,
+    "x": [[i / 128 - 2] for i in range(512)],
+    "y": [[0.1]] * 512,
+    "query": [[i / 128 - 2] for i in range(512)],
+    "samples": 16,
 }
 
 

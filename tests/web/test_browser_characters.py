@@ -18,7 +18,7 @@ def page(visit):
 
 
 def answered(page):
-    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('bits')")
+    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('nats')")
 
 
 IS_LIKELIEST = """sign => document.querySelector('.chances li.likeliest')

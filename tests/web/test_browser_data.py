@@ -56,9 +56,12 @@ def test_another_task_and_more_points_give_another_picture(page):
 
 def test_columns_of_other_names_are_chosen_and_a_table_without_tasks_is_one(page):
     choose(page, "age;height;note\n1,5;2,25;a\n3;4;b\n")
-    page.wait_for_selector("#data-columns select")
-    assert page.text_content("#data-task option") == "all rows (2 points)"
+    page.wait_for_function("() => document.querySelector('.trouble').textContent.includes('Choose the one for: Task')")
+    assert page.locator("#data-view").is_hidden()  # nothing is guessed
+    for place, column in enumerate(("", "age", "height")):
+        page.select_option(f"#data-columns select >> nth={place}", column)
     drawn(page)
+    assert page.text_content("#data-task option") == "all rows (2 points)"
     page.select_option("#data-columns select >> nth=1", "height")
     page.wait_for_function("() => document.querySelector('.trouble').textContent.includes('chosen twice')")
     page.select_option("#data-columns select >> nth=1", "age")
@@ -135,3 +138,19 @@ def test_without_a_fitted_model_the_page_says_how_to_make_one(browser, address):
         page.wait_for_selector("#data-how")
         assert "nvdp fit growth.csv" in page.text_content("#data-how")
         assert page.locator("nav a:visible").all_text_contents() == ["Your data", "API"]
+
+
+def test_a_sample_table_is_drawn_and_the_curve_is_downloaded(page):
+    page.click("#data-sample")
+    drawn(page)
+    assert page.text_content("#data-name") == "sample.csv: 24 rows"
+    with page.expect_download() as waited:
+        page.click("#data-download")
+    lines = waited.value.path().read_text().splitlines()
+    assert lines[0] == "day,mean,std"
+    assert len(lines) == 162
+
+
+def test_outputs_far_from_training_are_told(page):
+    choose(page, "tree,day,size\noak,10,5000\noak,20,5001\n")
+    page.wait_for_function("() => document.getElementById('data-note').textContent.includes('far from the outputs')")

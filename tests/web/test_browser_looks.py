@@ -15,7 +15,7 @@ PAGES = ["functions", "images", "characters", "data", "docs"]
 READY = {
     "functions": "document.querySelector('.b path.mean[d]') && document.querySelector('.a path.mean[d]')",
     "images": "document.getElementById('deviations').textContent.includes('to')",
-    "characters": "document.querySelector('.verdict').textContent.includes('bits')",
+    "characters": "document.querySelector('.verdict').textContent.includes('nats')",
     "data": "document.querySelector('#data-plot path.mean[d]')",
     "docs": "document.querySelector('.route')",
 }

@@ -166,6 +166,8 @@ class ModelEntry(BaseModel):
     x_dim: int = Field(description="Numbers of an input; of a picture, its pixels.")
     y_dim: int = Field(description="Numbers of an output; for a classifier, the classes it was trained with.")
     x_range: tuple[float, float] = Field(description="The inputs it was trained on.")
+    y_centre: list[float] = Field(default_factory=list, description="Around which outputs it was trained.")
+    y_spread: list[float] = Field(default_factory=list, description="Their spread; far beyond it, do not trust it.")
     image_size: int | None = Field(default=None, description="Rows and columns of its pictures.")
     most_context: int
     has_rates: bool

@@ -79,6 +79,8 @@ class ServedModel:
             x_dim=widths.x[0],
             y_dim=shape.y_dim,
             x_range=bounds if np.isfinite(bounds).all() else gp.DOMAIN,
+            y_centre=list(predictor.units.y_centre),
+            y_spread=list(predictor.units.y_spread),
             image_size=image_size(task, predictor.config.data) if task in IMAGE_TASKS else None,
             most_context=MAX_CONTEXT,
             has_rates=model_spec(shape.name).dropout,

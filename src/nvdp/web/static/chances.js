@@ -40,12 +40,12 @@ export class Chances {
     const name = `sign ${present[top] + 1}`;
     const opinion = mean[top] > SURE ? `It is ${name}.` : mean[top] > 0.5 ? `Probably ${name}.` : "Hard to say.";
     const share = Math.round((100 * disagreement) / Math.max(entropy, 1e-9));
-    const bits = (entropy / Math.LN2).toFixed(2);
-    const most = Math.log2(present.length).toFixed(2);
+    const nats = entropy.toFixed(2);
+    const most = Math.log(present.length).toFixed(2);
     const apart = std.every((each) => each === 0)
       ? ". This model is a single classifier, without spread."
       : `, ${share} % of it because the sampled classifiers disagree.`;
-    this.told.textContent = `${opinion} Uncertainty ${bits} of at most ${most} bits${apart}`;
+    this.told.textContent = `${opinion} Uncertainty ${nats} of at most ${most} nats${apart}`;
   }
 
   fill({ row, bar, ticks, thumb, text, index }, pad, chance) {
@@ -61,8 +61,9 @@ export class Chances {
       ticks.children[i].setAttribute("x1", at);
       ticks.children[i].setAttribute("x2", at);
     });
-    text.textContent = chance ? `${percent(chance.mean)} % ± ${Math.round(100 * chance.std)}` : "–";
-    const spoken = chance ? `${percent(chance.mean)} percent, plus or minus ${Math.round(100 * chance.std)}` : "not drawn";
+    const spread = chance ? Math.round(100 * chance.std) : 0;
+    text.textContent = chance ? `${percent(chance.mean)} %${spread ? ` ± ${spread}` : ""}` : "–";
+    const spoken = chance ? `${percent(chance.mean)} percent${spread ? `, plus or minus ${spread}` : ""}` : "not drawn";
     row.setAttribute("aria-label", `Sign ${index + 1}: ${spoken}`);
   }
 

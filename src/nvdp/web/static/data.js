@@ -1,9 +1,11 @@
 // The page of a visitor's own table: a model of `nvdp fit` predicts one of its tasks from some of its points.
 import { Lane } from "./api.js";
 import { readTable, tasksOf } from "./csv.js";
-import { Plot, element, minus } from "./plot.js";
+import { BAND, Plot, element, minus } from "./plot.js";
 
 const GRID = 161; // points of a curve
+const FAR = 6; // spreads from the centre, as the library warns
+const UNCHOSEN = "\0"; // no column has this name
 const SAMPLES = 16;
 const START = 3; // points given at first
 const MARGIN = 0.12; // of the range of y, above and below
@@ -33,6 +35,8 @@ class DataPage {
     this.plot.drawn.push(() => this.drawDots());
     this.lane = new Lane("api/adapt", (answer, extra) => this.show(answer, extra), tell);
     this.listen(found("data-file"), document.querySelector(".drop"));
+    found("data-sample").addEventListener("click", () => this.open(this.sample()));
+    found("data-download").addEventListener("click", () => this.download());
     this.newModel();
   }
 
@@ -71,13 +75,40 @@ class DataPage {
     }
   }
 
+  // A table of three made-up tasks within what the model has learned from.
+  sample() {
+    const { columns, x_range: [low, high], y_centre: centre, y_spread: spread } = this.model;
+    const lines = [[columns.task ?? "task", columns.x[0], ...columns.y].join(",")];
+    for (const [task, tilt] of [["sample 1", 0.8], ["sample 2", 0], ["sample 3", -0.8]])
+      for (let i = 0; i < 8; i += 1) {
+        const share = (i + 0.5) / 8;
+        const y = columns.y.map((_, k) => centre[k] + spread[k] * (tilt * (share - 0.5) + 0.3 * Math.sin(5 * share + tilt)));
+        lines.push([task, low + (high - low) * share, ...y].map((cell) => (Number.isFinite(cell) ? cell.toPrecision(6) : cell)).join(","));
+      }
+    return new File([`${lines.join("\n")}\n`], "sample.csv");
+  }
+
+  // The curve that is drawn, as a table.
+  download() {
+    if (!this.drawn) return;
+    const { query, mean, std } = this.drawn;
+    const names = this.model.columns.y;
+    const kinds = names.flatMap((name) => (names.length > 1 ? [`${name}_mean`, `${name}_std`] : ["mean", "std"]));
+    const rows = query.map((x, i) => [x, ...names.flatMap((_, k) => [mean[i][k], std[i][k]])].join(","));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([[[this.plot.xName, ...kinds].join(","), ...rows].join("\n"), "\n"], { type: "text/csv" }));
+    link.download = "predictions.csv";
+    link.click();
+    URL.revokeObjectURL(link.href);
+  }
+
   refuse(error) {
     this.tell(error.message);
     this.tasks = [];
     document.getElementById("data-view").hidden = true;
   }
 
-  // A list for each column that the model knows, set to the table's column of that name if there is one.
+  // A list for each column that the model knows, set to the table's column of that name; without one the visitor chooses.
   newModel() {
     const { columns } = this.model;
     const told = [...columns.x, ...columns.y].join(", ") + (columns.task ? ` and ${columns.task}` : "");
@@ -85,16 +116,16 @@ class DataPage {
     this.columns.replaceChildren();
     if (!this.table) return;
     const names = this.table.columns;
-    const free = names.filter((name) => ![columns.task, ...columns.x, ...columns.y].includes(name));
     const add = (part, wanted, optional) => {
       const label = document.createElement("label");
       label.className = "chooser";
       label.append(`${part} `);
       const list = document.createElement("select");
       list.dataset.part = part;
+      if (!names.includes(wanted)) list.add(new Option("choose a column", UNCHOSEN));
       if (optional) list.add(new Option("none: all rows are one task", ""));
       for (const column of names) list.add(new Option(column, column));
-      list.value = names.includes(wanted) ? wanted : optional ? "" : free.shift() ?? names[0];
+      list.value = names.includes(wanted) ? wanted : UNCHOSEN;
       list.addEventListener("change", () => this.split());
       label.append(list);
       this.columns.append(label);
@@ -108,7 +139,13 @@ class DataPage {
   }
 
   split() {
-    const [task, x, ...y] = [...this.columns.querySelectorAll("select")].map((list) => list.value);
+    const lists = [...this.columns.querySelectorAll("select")];
+    const open = lists.find((list) => list.value === UNCHOSEN);
+    if (open) {
+      this.refuse(new Error(`The table has no column named like the model's. Choose the one for: ${open.dataset.part}.`));
+      return;
+    }
+    const [task, x, ...y] = lists.map((list) => list.value);
     try {
       Object.assign(this, tasksOf(this.table, { task: task || null, x, y }));
     } catch (error) {
@@ -162,8 +199,9 @@ class DataPage {
     const curve = (values) => values.slice(0, GRID);
     Object.assign(this.plot, { query, answer: { mean: curve(mean), std: curve(std), samples: samples.map(curve) } });
     this.plot.drawAnswer();
+    this.drawn = { query, mean: curve(mean), std: curve(std) };
     const { output } = this.plot;
-    const inside = hidden.filter(({ y }, i) => Math.abs(y[output] - mean[GRID + i][output]) <= 2 * std[GRID + i][output]);
+    const inside = hidden.filter(({ y }, i) => Math.abs(y[output] - mean[GRID + i][output]) <= BAND * std[GRID + i][output]);
     this.say(hidden.length, inside.length);
   }
 
@@ -173,8 +211,11 @@ class DataPage {
     const many = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
     const short = (number) => minus(Number(number.toPrecision(6)));
     const notes = ["It has seen all points."];
-    if (hidden) notes[0] = `${inside} of the ${many(hidden, "point")} it has not seen ${inside === 1 ? "lies" : "lie"} in the band.`;
+    if (hidden) notes[0] = `${inside} of the ${many(hidden, "point")} it has not seen ${inside === 1 ? "lies" : "lie"} in the band of 90 %.`;
     if (outside) notes.push(`${many(outside, "point")} outside the inputs of training, ${short(low)} to ${short(high)}.`);
+    const { y_centre: centre, y_spread: spread } = this.model;
+    const far = this.points.filter(({ y }) => y.some((v, k) => Math.abs(v - centre[k]) > FAR * spread[k])).length;
+    if (far) notes.push(`${many(far, "point")} far from the outputs of training: do not trust the prediction.`);
     if (this.leftOut) notes.push(`Left out ${many(this.leftOut, "row")} with an empty cell.`);
     this.note.textContent = notes.join(" ");
   }

@@ -1,4 +1,5 @@
 // One plot as SVG: axes, a prediction, and the place that a model is least sure of.
+export const BAND = 1.645; // standard deviations: 90 % of a Gaussian lie inside
 
 const SVG = "http://www.w3.org/2000/svg";
 const MARGIN = { left: 38, right: 10, top: 10, bottom: 24 };
@@ -114,8 +115,8 @@ export class Plot {
     const mean = (i) => answer.mean[i][output];
     const std = (i) => answer.std[i][output];
     const last = xs.length - 1;
-    const lower = xs.map((_, i) => `${xs[last - i]},${this.toY(mean(last - i) - 2 * std(last - i)).toFixed(1)}`);
-    this.bandPath.setAttribute("d", `${line((i) => mean(i) + 2 * std(i))}L${lower.join("L")}Z`);
+    const lower = xs.map((_, i) => `${xs[last - i]},${this.toY(mean(last - i) - BAND * std(last - i)).toFixed(1)}`);
+    this.bandPath.setAttribute("d", `${line((i) => mean(i) + BAND * std(i))}L${lower.join("L")}Z`);
     this.meanPath.setAttribute("d", line(mean));
     while (this.samples.children.length > answer.samples.length) this.samples.lastChild.remove();
     while (this.samples.children.length < answer.samples.length) element("path", { class: "sample" }, this.samples);
