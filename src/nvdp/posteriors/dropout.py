@@ -19,6 +19,9 @@ from nvdp.posteriors.base import Features, Posterior, groups_of
 from nvdp.posteriors.prediction import Prediction
 
 STRATA = 8  # of the raw σ where it is an output of the network
+# The middles of equally probable parts of a standard normal, together of variance 1.
+_MIDDLES = ndtri((torch.arange(STRATA, dtype=torch.float64) + 0.5) / STRATA)
+_MIDDLES = (_MIDDLES / _MIDDLES.square().mean().sqrt()).tolist()
 
 
 class DropoutPosterior(Posterior[Prediction]):
@@ -95,7 +98,7 @@ class DropoutPosterior(Posterior[Prediction]):
             shared = covariance[:size, size:].diagonal()  # of μ and its own raw σ
             raw_std = raw_variance.clamp(min=torch.finfo(raw_variance.dtype).tiny).sqrt()
             follows = shared / raw_std
-            middles = _strata(outputs)[:, None, None, None]
+            middles = outputs.new_tensor(_MIDDLES)[:, None, None, None]
             means = torch.addcmul(mean, follows, middles)
             _, stds = self.likelihood(torch.cat([means, torch.addcmul(raw, raw_std, middles)], -1))
             left = (mean_variance - follows.square()).clamp(min=0)
@@ -136,12 +139,6 @@ def moments_by_task(
             start += size
     means, covariances = zip(*parts, strict=True)
     return (torch.cat(means), torch.cat(covariances, 2)) if len(parts) > 1 else parts[0]
-
-
-def _strata(like: Tensor) -> Float[Tensor, " stratum"]:
-    """The middles of equally probable parts of a standard normal, together of variance 1."""
-    middles = ndtri((torch.arange(STRATA, dtype=torch.float64) + 0.5) / STRATA)
-    return (middles / middles.square().mean().sqrt()).to(like)
 
 
 class KeptWeights(SampledWeights):
