@@ -207,6 +207,17 @@ def checks() -> str:
     return "\n".join(lines)
 
 
+def export() -> str:
+    found = result("bench/export.json")
+    if found is None:
+        return "Made by `python benchmarks/export.py --json results/bench/export.json`."
+    lines = ["| | model | MB | mean | standard deviation |", "| --- | --- | ---: | ---: | ---: |"]
+    for name, row in found.items():
+        differences = f"{row['mean']:.1e} | {row['std']:.1e}"
+        lines.append(f"| `{name}` | `{row['model']}` | {row['bytes'] / 1e6:.1f} | {differences} |")
+    return "\n".join(lines)
+
+
 def fill(page: str, **texts: str) -> None:
     """Replace what is between the marks of a page."""
     path = HERE / "docs" / page
@@ -223,6 +234,7 @@ if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
     fill("store.md", store=store())
     fill("install.md", install=install())
+    fill("export.md", export=export())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
     fill("when-to-use.md", real=real(), losses=real_losses(), general=general())

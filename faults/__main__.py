@@ -70,6 +70,13 @@ def cluster(place: Path) -> list[Tally]:
     return [killed_node(place)]
 
 
+def postgres(place: Path) -> list[Tally]:
+    """A store on a server: many writers, kills of writers and of the server."""
+    from faults.postgres import on_servers
+
+    return on_servers(4, 500, 5)
+
+
 def streaming(place: Path) -> list[Tally]:
     """Tables larger than memory."""
     from faults.streaming import growing_folders
@@ -133,6 +140,7 @@ SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
         numbers,
         processes,
         cluster,
+        postgres,
         threads,
         streaming,
         files,

@@ -8,7 +8,7 @@ from faults.coverage import LEAST
 from nvdp.system import write_text
 
 ORDER = (
-    "interruptions", "files", "stored", "hostile", "service", "numbers", "properties", "processes", "cluster",
+    "interruptions", "files", "stored", "postgres", "hostile", "service", "numbers", "properties", "processes", "cluster",
     "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
@@ -22,6 +22,7 @@ TITLES = {
     "properties": "Properties of all models",
     "processes": "Several processes for one run",
     "cluster": "Many runs on a cluster",
+    "postgres": "A store on a PostgreSQL server",
     "threads": "Several threads with one model",
     "streaming": "Tables larger than memory",
     "mutants": "Mutation tests",

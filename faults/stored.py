@@ -12,7 +12,8 @@ from faults.tally import Tally
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
-from nvdp.store import PAGE_BYTES, TaskStore, store_stats
+from nvdp.store import TaskStore, store_stats
+from nvdp.store.sqlite import PAGE_BYTES
 
 SMALL = {"decoder.width": 8, "decoder.layers": 1, "encoder.size": 8, "encoder.layers": 1}
 TASKS = 800  # some twenty pages, of rows and of the index

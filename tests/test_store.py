@@ -186,7 +186,7 @@ def test_a_kill_loses_no_acknowledged_observation(path, acknowledged):
     with TaskStore(path, small_nvdp()) as store:
         points = store_stats(path)["points"]
         assert last + 1 <= points <= last + 2  # one more may have been written and not yet said
-        assert store._file.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert store._states.db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         alone = TaskState.empty(store.model)
         for number in range(points):
             if number % 7 == 0:
@@ -229,7 +229,7 @@ def test_damage_is_one_line(model, path, tmp_path):
         TaskStore(tmp_path / "other.db", model)
     with TaskStore(path, model) as store:
         store.observe("a", [0.0], [1.0])
-        store._file.db.execute("UPDATE task SET sums = zeroblob(length(sums))")
+        store._states.db.execute("UPDATE task SET sums = zeroblob(length(sums))")
         with pytest.raises(InputError, match="the state of task 'a' is damaged"):
             store.predict("a", [0.0])
 

@@ -10,10 +10,13 @@ from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Force
 from nvdp.errors import InputError
 
-store = typer.Typer(help="Keep the states of many small tasks in one file.", no_args_is_help=True)
+store = typer.Typer(help="Keep the states of many small tasks in one file, or on a server.", no_args_is_help=True)
 app.add_typer(store, name="store", rich_help_panel=OWN_DATA)
 
-File = Annotated[Path, typer.Argument(help="The store, an SQLite file; observe makes it if it is not there.")]
+File = Annotated[
+    str,
+    typer.Argument(help="The store: an SQLite file, which observe makes if it is not there, or a postgresql:// URL."),
+]
 Table = Annotated[Path, typer.Argument(help="A CSV or Parquet file, one row a point.")]
 Model = Annotated[str, typer.Option(help="A run folder, a folder of `nvdp fit`, or a pretrained name: gp-nvdp.")]
 TaskColumn = Annotated[str, typer.Option(help="The column that names the task.")]
@@ -44,7 +47,7 @@ def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs,
             line = rows.line(rows.tasks[which].rows[point])
             raise InputError(f"{table}, line {line}, {error}; nothing of the file was taken in") from None
         points = sum(len(each.x) for each in rows.tasks)
-        typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {file} holds {len(tasks)} tasks")
+        typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {tasks.place} holds {len(tasks)} tasks")
 
 
 @store.command()
@@ -65,13 +68,12 @@ def predict(
     from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.loading import load
-    from nvdp.store import TaskStore
+    from nvdp.store import TaskStore, check_exists
     from nvdp.system import check_outputs
 
-    check_outputs([out], [at, file], force)
+    check_outputs([out], [at, Path(file)], force)
     predictor = load(model)
-    if not file.exists():
-        raise InputError(f"{file} does not exist; `nvdp store observe` makes it")
+    check_exists(file)
     frame = read_frame(at)
     queries = split_tasks(frame, Columns(task, column_names(x)), str(at))
     say(queries.note)

@@ -4,14 +4,16 @@ Other code asks the entry instead of testing names or types: which kinds of task
 whether it has dropout rates, how its targets read the context, whether its number of classes is fixed.
 """
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.metadata import entry_points
 from typing import Any, overload
 
 import torch
 
-from nvdp.errors import InputError, unknown_name
+from nvdp.errors import InputError, NameNote, unknown_name
 from nvdp.models.base import Classifier, MetaModel, RegressionModel
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.gradient import GradientModel
@@ -178,6 +180,24 @@ _SPECS = (
 )
 
 MODELS: dict[str, ModelSpec] = {spec.name: spec for spec in _SPECS}
+GROUP = "nvdp.models"  # of the entry points by which other packages add models
+
+
+def add_installed_models() -> None:
+    """Add the models of other packages: each entry point of the group ``nvdp.models`` names a `ModelSpec`.
+
+    One that cannot be used is left out with a warning, so that a broken package does not break this one.
+    """
+    for entry in entry_points(group=GROUP):
+        try:
+            spec = entry.load()
+        except Exception as error:  # it is code of another package
+            warnings.warn(f"the model {entry.value} cannot be loaded: {error}", NameNote, stacklevel=2)
+            continue
+        if not isinstance(spec, ModelSpec):
+            warnings.warn(f"{entry.value} is no ModelSpec but a {type(spec).__name__}", NameNote, stacklevel=2)
+        elif MODELS.setdefault(spec.name, spec) is not spec:
+            warnings.warn(f"{entry.value} is left out: there is a model {spec.name} already", NameNote, stacklevel=2)
 
 
 def model_spec(name: str) -> ModelSpec:
@@ -219,3 +239,6 @@ def build_model(config: AnyConfig, seed: int = 0) -> AnyModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
         return model_spec(config.name).builders[config.kind](config)
+
+
+add_installed_models()  # at the end, as their modules may import this one
