@@ -8,8 +8,8 @@ from faults.coverage import LEAST
 from nvdp.system import write_text
 
 ORDER = (
-    "interruptions", "files", "stored", "postgres", "hostile", "service", "numbers", "properties", "processes", "cluster",
-    "threads", "streaming", "mutants", "coverage",
+    "interruptions", "files", "stored", "postgres", "hostile", "service", "numbers", "properties", "processes",
+    "cluster", "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
