@@ -4,6 +4,7 @@ The graph takes one task in the user's units: a context of any number of points,
 """
 
 import warnings
+from copy import deepcopy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.models.base import RegressionModel
+from nvdp.nn.attention import DistanceAttention, plain_attention
 from nvdp.posteriors.latent import LatentPosterior
 from nvdp.system import write_whole
 from nvdp.tasks import PointSet
@@ -29,7 +31,10 @@ class AdaptAndPredict(nn.Module):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.model, self.units = predictor.model, predictor.units
+        self.model, self.units = deepcopy(predictor.model), predictor.units
+        for part in self.model.modules():
+            if isinstance(part, DistanceAttention):
+                part.compute = plain_attention  # the faster one asks for values, which a graph cannot
 
     def forward(
         self, context_x: Float[Tensor, "point x"], context_y: Float[Tensor, "point y"], x: Float[Tensor, "query x"]
