@@ -15,7 +15,7 @@ import torch
 import nvdp
 from nvdp.export import export_onnx
 
-MODELS = ("gp", "gp-nvdp", "mnist")
+MODELS = ("gp-nvdp", "gp")
 SIZES = ((1, 1), (2, 30), (7, 11), (20, 2), (50, 100), (100, 300))  # of context and queries
 
 
@@ -52,10 +52,9 @@ def main() -> None:
                 "bytes": file.stat().st_size,
                 **largest_differences(predictor, file),
             }
-    text = json.dumps(rows, indent=1) + "\n"
-    print(text)
-    if options.json:
-        options.json.write_text(text)
+            if options.json:
+                options.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
 
 
 if __name__ == "__main__":

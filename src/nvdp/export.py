@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.models.base import RegressionModel
+from nvdp.models.registry import model_spec
 from nvdp.nn.attention import DistanceAttention, plain_attention
 from nvdp.posteriors.latent import LatentPosterior
 from nvdp.system import write_whole
@@ -64,6 +65,8 @@ def export_onnx(predictor: Predictor, path: Path) -> None:
     model = predictor.model
     if not isinstance(model, RegressionModel):
         raise InputError(f"only models of regression can be exported; {model.config.name} is a classifier")
+    if model_spec(model.config.name).reader == "convolution":
+        raise InputError(f"{model.config.name} reads its context by convolutions, which cannot be exported yet")
     if predictor.adjustment is not None:
         raise InputError("this model of nvdp fit is adjusted after the network, which cannot be exported yet")
     widths = model.config.x_dim if not isinstance(predictor.units, ContextUnits) else 1, model.config.y_dim
