@@ -28,7 +28,9 @@ on the machine named under it; compare ratios, not milliseconds of different run
 TEXTS = {
     "step": """A training step of the paper's models at its shapes: *ours*, by the default engine; *autograd*, the
 straightforward version, in the same process; the *floor*, the step's matrix products alone on buffers that already
-exist; and the straightforward version in a process with glibc's default allocator, as a person would run it first.""",
+exist; and the straightforward version in a process with glibc's default allocator, as a person would run it first.
+Models that read the context are measured as they ship: *autograd* is then the same model without hand-derived
+gradients, and the *floor* has the products and convolutions of a recorded step.""",
     "adapt": """From the context of a new task to the mean and deviation at 400 targets, one thread. The Gaussian
 processes fit their kernel to the context; *finetune* takes five gradient steps with the same network. LL is of the
 targets, so a method that is fast and over-confident shows; the oracle is the GP with the true kernel. Each method has
