@@ -66,7 +66,13 @@ def real() -> str:
         numbers = f"{row['LL']:.2f} | {row['median_LL']:.2f} | {row['RMSE']:.3f}"
         shares = f"{row['coverage90']:.1%} | {row['coverage50']:.1%}"
         lines.append(f"| {row['context']} | {row['sets']} | {METHODS[row['method']]} | {numbers} | {shares} |")
-    return "\n".join(lines)
+    ratios = []
+    for size in dict.fromkeys(row["context"] for row in rows):
+        errors = {row["method"]: row["RMSE"] for row in rows if row["context"] == size}
+        ratios.append(f"{errors['ours'] / min(errors['sklearn'], errors['gpytorch']) - 1:+.1%} at {size}")
+    return "\n".join(
+        [*lines, "", f"RMSE of `general` against the better Gaussian process: {', '.join(ratios)} points."]
+    )
 
 
 def real_losses() -> str:
@@ -82,6 +88,31 @@ def real_losses() -> str:
         if row["part"] == "final" and rival["LL"] > ours["LL"] + 0.1:
             both = f"{ours['RMSE']:.3f} / {rival['RMSE']:.3f}"
             lines.append(f"| {row['set']} | {row['context']} | {ours['LL']:.2f} | {rival['LL']:.2f} | {both} |")
+    return "\n".join(lines)
+
+
+def choose() -> str:
+    found = result("bench/choose.json")
+    if found is None or not found["optimisation"]:
+        return "Made by `python benchmarks/choose.py`."
+    runs = [run for each in found["active"].values() for run in each]
+    lines = ["| 20 points of each of 16 sets | RMSE | LL | runs won by RMSE |", "| --- | --- | --- | --- |"]
+    for way, other in (("chosen", "random"), ("random", "chosen")):
+        means = [sum(run[way][metric] for run in runs) / len(runs) for metric in ("RMSE", "LL")]
+        won = sum(run[way]["RMSE"] < run[other]["RMSE"] for run in runs)
+        lines.append(f"| {way} | {means[0]:.3f} | {means[1]:.2f} | {won} of {len(runs)} |")
+    ways = list(next(iter(found["optimisation"].values()))[0])
+    lines += [
+        "",
+        "| regret after 6 / 10 / 15 evaluations | " + " | ".join(ways) + " |",
+        "|" + " --- |" * (len(ways) + 1),
+    ]
+    for name, each in found["optimisation"].items():
+        cells = []
+        for way in ways:
+            means = [sum(run[way][count - 1] for run in each) / len(each) for count in (6, 10, 15)]
+            cells.append(" / ".join(f"{mean:.2f}" for mean in means))
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -237,4 +268,4 @@ if __name__ == "__main__":
     fill("export.md", export=export())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
-    fill("when-to-use.md", real=real(), losses=real_losses(), general=general())
+    fill("when-to-use.md", real=real(), losses=real_losses(), general=general(), choose=choose())
