@@ -15,7 +15,7 @@ from nvdp.loading import Predictor, save_fit
 from nvdp.models import config as model_config
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
-from nvdp.tasks import PointSet
+from nvdp.tasks import PointSet, TaskBatch
 from nvdp.training.checkpoint import Checkpoint, save_checkpoint
 from nvdp.training.config import RunConfig, config_digest
 from nvdp.training.presets import preset_config, pretrain_config
@@ -198,7 +198,9 @@ def test_only_settings_that_a_model_reads_are_told(name, kind, read):
     if kind == "regression":
         config = RunConfig(model=ModelConfig(name))
         points = PointSet(torch.zeros(2, 3, 1), torch.zeros(2, 3, 1), torch.ones(2, 3, dtype=torch.bool))
-        build_model(config.model).adapt(points).expected_log_likelihood(points)
+        model = build_model(config.model)
+        tasks = TaskBatch.first_points_as_context(points.x, points.y, 2)
+        model.adapt(points).expected_log_likelihood(model.scored(tasks))
     else:
         config = preset_config("omniglot-fewshot", name, "quick")
         images = torch.rand(5, 784)

@@ -25,6 +25,7 @@ READ_BY = {  # settings, or whole parts, that only some models read; `info` leav
     "decoder.weight_noise": ("nvdp",),
     "decoder.latent": ("np", "np+vp", "np+cnp", "np+cnp+vp", "anp"),
     "likelihood.integrate_last": INTEGRATED,
+    "likelihood.shared_std": INTEGRATED,
     "likelihood.joint_share": INTEGRATED,
     "meta": ("nvdp", "cnp", "versa"),
     "training_samples": ("versa",),
