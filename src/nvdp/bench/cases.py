@@ -73,7 +73,7 @@ class Case:
     @property
     def recipe(self) -> RunConfig:
         """Objective, KL scale and learning rate: the paper's, or those that a model with a reader ships with."""
-        return preset_config("gp", self.model, "cpu" if self.reads else "paper")
+        return preset_config("gp", self.model, "cpu" if self.reads else "tuned")
 
     @property
     def reads(self) -> bool:

@@ -43,20 +43,24 @@ def evaluate(
         bool,
         typer.Option("--transductive", help="Classifiers: batch norm uses the statistics of all images of an episode."),
     ] = False,
+    joint: Annotated[
+        int | None, typer.Option(help="Regression: tasks whose targets are scored together; 0 for none. (default: 64)")
+    ] = None,
     data_dir: DataDir = None,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Score a run on a fixed validation set, beside the exact GP where there is one.
 
-    LL is the log-likelihood of all points, RLL of the context, PLL of the targets; higher is better. A few-shot
+    LL is the log-likelihood of all points, RLL of the context, PLL of the targets; higher is better. The second table
+    has the likelihood of 100 targets together, by the number of context points. A few-shot
     classifier is scored on episodes of test classes: accuracy with its 95 % interval, negative log-likelihood (NLL) and
     expected calibration error (ECE).
 
     Example: nvdp eval runs/first --tasks 512
     """
     from nvdp.data.public.fetch import use_data_folder
-    from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run
+    from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run
     from nvdp.loading import FIT
     from nvdp.system import keep_freed_memory, use_threads
 
@@ -70,7 +74,8 @@ def evaluate(
     use_data_folder(data_dir)
     seed = VALIDATION_SEED if seed is None else seed
     shape = EpisodeShape(way, shot, queries, transductive)
-    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape)
+    joint = JOINT_TASKS if joint is None else joint
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape, joint)
     if as_json:
         typer.echo(json.dumps(evaluation))
         return
@@ -80,20 +85,59 @@ def evaluate(
     place = f"{evaluation['on']} ({evaluation['split']})" if "on" in evaluation else evaluation["task"]
     table = Table(title=f"{evaluation['model']} on {place}, {evaluation['tasks']} tasks")
     oracle = evaluation.get("oracle", {})
-    for column in ("", "mean parameters", "E log p", "log E p", "± s.e.", *(["oracle"] if oracle else [])):
+    for column in (
+        "",
+        "mean parameters",
+        "E log p",
+        "log E p",
+        "± s.e.",
+        *(["oracle", "attainable"] if oracle else []),
+    ):
         table.add_column(column, justify="right")
     for name, row in evaluation["scores"].items():
         numbers = [row[key] for key in ("mean_parameters", "expected_log", "log_expected", "stderr")]
-        numbers += [oracle[name]] if oracle else []
+        numbers += [oracle[name], evaluation["attainable"][name]] if oracle else []
         table.add_row(name, *[f"{number:.3f}" for number in numbers])
     Console().print(table)
     if oracle:
-        typer.echo("oracle: the exact GP that knows each task's true kernel. Higher is better.")
-        typer.echo(_paper_line(oracle))
+        typer.echo("oracle: the exact GP that knows each task's kernel; attainable: one that must infer it.")
+        if evaluation["task"] == "gp":
+            typer.echo(_paper_line(oracle))
     coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
-    typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}")
+    layers = "" if evaluation["rates"] is None else f" (by layer {', '.join(f'{r:.2f}' for r in evaluation['rates'])})"
+    typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}{layers}")
+    if "joint" in evaluation:
+        _show_joint(evaluation["joint"])
+
+
+def _show_joint(joint: dict[str, Any]) -> None:
+    """The likelihood of all targets together, by the size of the context."""
+    sizes = joint["by_context"]
+    together, chain = f"{joint['targets']} targets together", f"{joint['fed_back_targets']} targets fed back"
+    rows = {
+        "single points": "single",
+        "  ceiling": "ceiling.single",
+        f"{together}, Gaussian of samples": "gaussian",
+        f"{together}, mixture of samples": "mixture",
+        f"{together}, closed form": "closed_form",
+        "  ceiling ": "ceiling.joint",
+        f"{chain} one by one": "fed_back",
+        "  ceiling  ": "ceiling.fed_back",
+        "share in the 50 % interval": "coverage50",
+        "spread of sampled functions": "spread",
+        "exact standard deviation": "exact_std",
+    }
+    table = Table(f"context points ({joint['tasks']} tasks)", *sizes)
+    for name, key in rows.items():
+        part, _, leaf = key.partition(".")
+        numbers = [row.get(part, {}).get(leaf) if leaf else row.get(part) for row in sizes.values()]
+        if None not in numbers:
+            table.add_row(name, *[f"{number:.2f}" for number in numbers])
+    Console().print(table)
+    if "ceiling" in next(iter(sizes.values())):
+        typer.echo("ceiling: the exact GP that must infer the kernel from the same points.")
 
 
 def _paper_line(oracle: dict[str, float]) -> str:

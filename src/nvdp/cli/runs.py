@@ -19,14 +19,15 @@ FINISHED, RUNNING, STOPPED, NOT_BEGUN, DAMAGED = "finished", "running", "stopped
 GRADIENT, INTEGRATED = ("maml", "meta-sgd", "meta-dropout"), ("nvdp-attentive", "nvdp-conv")
 READ_BY = {  # settings, or whole parts, that only some models read; `info` leaves out what a model does not read
     "rates": ("nvdp", *INTEGRATED),
-    "attention": ("nvdp-attentive", "anp"),
+    "attention": ("nvdp-attentive", "anp", "tnp-d"),
     "convolution": ("nvdp-conv", "convcnp"),
     "decoder.sees": ("nvdp",),
     "decoder.weight_noise": ("nvdp",),
     "decoder.latent": ("np", "np+vp", "np+cnp", "np+cnp+vp", "anp"),
     "likelihood.integrate_last": INTEGRATED,
-    "likelihood.shared_std": INTEGRATED,
-    "likelihood.joint_share": INTEGRATED,
+    "likelihood.integrate_plain": ("nvdp",),
+    "likelihood.joint_share": ("nvdp", *INTEGRATED),
+    "likelihood.shared_std": ("nvdp", *INTEGRATED),
     "meta": ("nvdp", "cnp", "versa"),
     "training_samples": ("versa",),
     "gradient": GRADIENT,

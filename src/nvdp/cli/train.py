@@ -21,8 +21,8 @@ def train(
     task: Annotated[
         str,
         typer.Argument(
-            help="The family of tasks. Regression: gp, trig, mnist, omniglot, celeba or images. Classification: "
-            "omniglot-fewshot, miniimagenet or folder-of-classes."
+            help="The family of tasks. Regression: gp, gp-tnp, gp-tnp-matern, trig, mnist, omniglot, celeba or images. "
+            "Classification: omniglot-fewshot, miniimagenet or folder-of-classes."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the run; must be new unless --resume is given.")],
@@ -33,7 +33,8 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="quick (minutes), cpu, paper (its steps and rate), released (its KL, clipped rates). (default: cpu)"
+            help="quick (minutes), cpu, paper (as printed), tuned (the paper's with our KL), released (as its code). "
+            "(default: cpu)"
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,

@@ -1,10 +1,13 @@
-"""Functions drawn from Gaussian processes with a random RBF kernel, and the exact posterior as their oracle.
+"""Functions drawn from Gaussian processes with a random kernel, and the exact posterior as their oracle.
 
-Kernel k(x, x') = σ_f² exp(−(x−x')² / 2ℓ²) with ℓ ~ U(0.1, 0.6) and σ_f ~ U(0.1, 1) for each task, x in [−2, 2],
-observations with a noise of standard deviation 0.02. Everything that meets a Cholesky factor is float64.
+Kernel k(x, x') = σ_f² ρ(|x−x'|/ℓ) with ℓ ~ U(0.1, 0.6) and σ_f ~ U(0.1, 1) for each task, x in [−2, 2], observations
+with a noise of standard deviation 0.02. ρ is exp(−d²/2) (RBF), or Matérn-5/2 in ``gp-tnp-matern``. Everything that
+meets a Cholesky factor is float64.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -19,6 +22,33 @@ from nvdp.tasks import TaskBatch
 LENGTH_SCALES, SIGNAL_SCALES, DOMAIN = (0.1, 0.6), (0.1, 1.0), (-2.0, 2.0)
 NOISE = 0.02
 CONTEXT_SIZES, MOST_POINTS, GRID_POINTS = (3, 97), 100, 400
+TNP_CONTEXT_SIZES, TNP_FEWEST_TARGETS, TNP_MOST_POINTS = (3, 46), 3, 49
+
+
+def rbf(distance: Tensor) -> Tensor:
+    """exp(−d²/2), of distances in units of the length scale."""
+    return torch.exp(-0.5 * distance.square())
+
+
+def matern(distance: Tensor) -> Tensor:
+    """Matérn-5/2: (1 + √5 d + 5d²/3) exp(−√5 d), of distances in units of the length scale."""
+    scaled = math.sqrt(5) * distance.abs()
+    return (1 + scaled + scaled.square() / 3) * torch.exp(-scaled)
+
+
+def kernel(
+    x: Float[Tensor, "task m 1"],
+    other: Float[Tensor, "task n 1"],
+    length_scale: Float[Tensor, " task"],
+    signal_scale: Float[Tensor, " task"],
+    correlation: Callable[[Tensor], Tensor] = rbf,
+) -> Float[Tensor, "task m n"]:
+    """σ_f² ρ((x−x')/ℓ)."""
+    distance = (x - other.mT) / length_scale.to(x.dtype)[:, None, None]
+    return signal_scale.to(x.dtype).square()[:, None, None] * correlation(distance)
+
+
+rbf_kernel = kernel  # without another correlation
 
 
 @dataclass(frozen=True)
@@ -28,9 +58,27 @@ class GPTaskBatch(TaskBatch):
     length_scale: Float[Tensor, " task"]
     signal_scale: Float[Tensor, " task"]
 
+    @staticmethod
+    def correlation(distance: Tensor) -> Tensor:
+        """ρ of the kernel."""
+        return rbf(distance)
+
+    @classmethod
+    def drawn(cls, x: Tensor, is_context: Tensor, mask: Tensor, generator: torch.Generator) -> "GPTaskBatch":
+        """Tasks with a random kernel, their functions observed at x."""
+        tasks, points, _ = x.shape
+        length_scale = _uniform(generator, LENGTH_SCALES, tasks)
+        signal_scale = _uniform(generator, SIGNAL_SCALES, tasks)
+        batch = cls(x.float(), torch.zeros(tasks, points, 1), is_context, mask, length_scale, signal_scale)
+        covariance = batch.kernel(x, x)
+        covariance.diagonal(dim1=-2, dim2=-1).add_(NOISE**2)
+        white = torch.randn(tasks, points, 1, generator=generator, dtype=torch.float64)
+        y = (torch.linalg.cholesky(covariance) @ white).float() * mask[..., None]
+        return replace(batch, x=batch.x * mask[..., None], y=y)
+
     def kernel(self, x: Float[Tensor, "task m x"], other: Float[Tensor, "task n x"]) -> Float[Tensor, "task m n"]:
         """k(x, x') of each task."""
-        return rbf_kernel(x, other, self.length_scale, self.signal_scale)
+        return kernel(x, other, self.length_scale, self.signal_scale, self.correlation)
 
     def oracle(self, min_std: float = 0.0, fixed_std: float | None = None) -> Prediction:
         """The exact posterior predictive at every point, given the context and the true kernel.
@@ -58,15 +106,13 @@ class GPTaskBatch(TaskBatch):
         return Prediction(mean[None, ..., None], std[None, ..., None])
 
 
-def rbf_kernel(
-    x: Float[Tensor, "task m 1"],
-    other: Float[Tensor, "task n 1"],
-    length_scale: Float[Tensor, " task"],
-    signal_scale: Float[Tensor, " task"],
-) -> Float[Tensor, "task m n"]:
-    """σ_f² exp(−(x−x')² / 2ℓ²)."""
-    difference = (x - other.mT) / length_scale.to(x.dtype)[:, None, None]
-    return signal_scale.to(x.dtype).square()[:, None, None] * torch.exp(-0.5 * difference.square())
+class MaternTaskBatch(GPTaskBatch):
+    """The same with a Matérn-5/2 kernel."""
+
+    @staticmethod
+    def correlation(distance: Tensor) -> Tensor:
+        """ρ of the kernel."""
+        return matern(distance)
 
 
 @dataclass(frozen=True)
@@ -90,7 +136,7 @@ class GPTasks:
         points = int(torch.randint(size + 1, MOST_POINTS + 1, (), generator=generator))
         x = _uniform(generator, DOMAIN, tasks, points, 1)
         is_context = (torch.arange(points) < size).expand(tasks, points).clone()
-        return _draw(x, is_context, generator)
+        return GPTaskBatch.drawn(x, is_context, torch.ones_like(is_context), generator)
 
     def validation_chunk(self, seed: int, chunk: int) -> GPTaskBatch:
         """Functions on a 400-point grid of which S ~ U{3..97} random points are the context."""
@@ -100,21 +146,58 @@ class GPTasks:
         low, high = CONTEXT_SIZES
         size = torch.randint(low, high + 1, (VALIDATION_CHUNK, 1), generator=generator)
         order = torch.rand(VALIDATION_CHUNK, GRID_POINTS, generator=generator).argsort(-1)
-        return _draw(x, order.argsort(-1) < size, generator)
+        is_context = order.argsort(-1) < size
+        return GPTaskBatch.drawn(x, is_context, torch.ones_like(is_context), generator)
+
+
+@dataclass(frozen=True)
+class TNPTasks:
+    """The tasks of Nguyen and Grover (2022): the same kernels, 3–46 context points and 3 targets up to 49 points.
+
+    >>> chunk = TNPTasks().validation_chunk(seed=0, chunk=0)
+    >>> int(chunk.mask.sum(-1).max()) <= 49, int(chunk.target.mask.sum(-1).min()) >= 3
+    (True, True)
+    """
+
+    name: ClassVar[str] = "gp-tnp"
+    x_dim: ClassVar[int] = 1
+    y_dim: ClassVar[int] = 1
+    batch: ClassVar[type[GPTaskBatch]] = GPTaskBatch
+
+    def training_batch(self, seed: int, step: int, tasks: int) -> GPTaskBatch:
+        """Sizes are the same for the tasks of a step."""
+        generator = derived_generator(seed, self.name, "train", step)
+        size, points = (int(number) for number in _tnp_sizes(generator, 1))
+        x = _uniform(generator, DOMAIN, tasks, points, 1)
+        is_context = (torch.arange(points) < size).expand(tasks, points).clone()
+        return self.batch.drawn(x, is_context, torch.ones_like(is_context), generator)
+
+    def validation_chunk(self, seed: int, chunk: int) -> GPTaskBatch:
+        """Each task has sizes of its own."""
+        generator = derived_generator(seed, self.name, "validation", chunk)
+        sizes, points = (numbers[:, None] for numbers in _tnp_sizes(generator, VALIDATION_CHUNK))
+        x = _uniform(generator, DOMAIN, VALIDATION_CHUNK, TNP_MOST_POINTS, 1)
+        place = torch.arange(TNP_MOST_POINTS)
+        return self.batch.drawn(x, place < sizes, place < points, generator)
+
+
+@dataclass(frozen=True)
+class MaternTNPTasks(TNPTasks):
+    """The same with Matérn-5/2 kernels."""
+
+    name: ClassVar[str] = "gp-tnp-matern"
+    batch: ClassVar[type[GPTaskBatch]] = MaternTaskBatch
+
+
+def _tnp_sizes(generator: torch.Generator, tasks: int) -> tuple[Tensor, Tensor]:
+    """Context points, and points in all, of so many tasks."""
+    low, high = TNP_CONTEXT_SIZES
+    size = torch.randint(low, high + 1, (tasks,), generator=generator)
+    most = TNP_MOST_POINTS - size  # targets
+    targets = TNP_FEWEST_TARGETS + (torch.rand(tasks, generator=generator) * (most - TNP_FEWEST_TARGETS + 1)).long()
+    return size, size + targets
 
 
 def _uniform(generator: torch.Generator, bounds: tuple[float, float], *shape: int) -> Tensor:
     low, high = bounds
     return low + (high - low) * torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-
-def _draw(x: Tensor, is_context: Tensor, generator: torch.Generator) -> GPTaskBatch:
-    tasks, points, _ = x.shape
-    length_scale = _uniform(generator, LENGTH_SCALES, tasks)
-    signal_scale = _uniform(generator, SIGNAL_SCALES, tasks)
-    covariance = rbf_kernel(x, x, length_scale, signal_scale)
-    covariance.diagonal(dim1=-2, dim2=-1).add_(NOISE**2)
-    white = torch.randn(tasks, points, 1, generator=generator, dtype=torch.float64)
-    y = torch.linalg.cholesky(covariance) @ white
-    mask = torch.ones_like(is_context)
-    return GPTaskBatch(x.float(), y.float(), is_context, mask, length_scale, signal_scale)

@@ -5,7 +5,7 @@ from functools import partial
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, episode_tasks
 from nvdp.data.frames import FrameTasks
-from nvdp.data.gp import GPTasks
+from nvdp.data.gp import GPTasks, MaternTNPTasks, TNPTasks
 from nvdp.data.image_files import check_split
 from nvdp.data.images import PUBLIC_SETS, FolderImages, ImageTasks, PublicImages
 from nvdp.data.priors import PriorTasks
@@ -13,6 +13,7 @@ from nvdp.data.source import NO_DATA, DataConfig, TaskSource
 from nvdp.data.trigonometry import TrigonometryTasks
 from nvdp.errors import InputError, unknown_name
 
+GP_TASKS = (GPTasks, TNPTasks, MaternTNPTasks)
 SourceOf = Callable[[DataConfig, str, EpisodeConfig | None], TaskSource]
 
 
@@ -28,16 +29,17 @@ def _table(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> Task
     return FrameTasks()  # the rows are given by `nvdp fit`, not by a name
 
 
-def _drawn(
-    kind: type[GPTasks | TrigonometryTasks | PriorTasks], data: DataConfig, split: str, episodes: EpisodeConfig | None
-) -> TaskSource:
+Drawn = type[GPTasks] | type[TNPTasks] | type[TrigonometryTasks] | type[PriorTasks]
+
+
+def _drawn(kind: Drawn, data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
     if split != "validation":
         raise InputError(f"{kind.name} tasks are drawn at random and have no split '{split}'; choose another --seed")
     return kind()
 
 
 SOURCES: dict[str, SourceOf] = {
-    "gp": partial(_drawn, GPTasks),
+    **{kind.name: partial(_drawn, kind) for kind in GP_TASKS},
     "trig": partial(_drawn, TrigonometryTasks),
     "general": partial(_drawn, PriorTasks),
     **{name: partial(_public, name) for name in PUBLIC_SETS},

@@ -10,6 +10,7 @@ from nvdp.data.features import extractor_folder
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
+from nvdp.evaluation.joint import joint_scores
 from nvdp.evaluation.metrics import Watch, evaluate
 from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
@@ -22,6 +23,7 @@ from nvdp.training.run_folder import load_any_run
 
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers
 DEFAULT_TASKS = {"regression": 2_048, "classification": 600}  # the latter is the paper's
+JOINT_TASKS = 64  # of regression: their targets are also scored together
 QUERIES = 15  # of a class
 MAX_NUMBERS = 1 << 22  # in the inputs of tasks that are scored together, once for each output
 
@@ -65,6 +67,7 @@ def evaluate_run(
     split: str | None = None,
     device: str = "auto",
     shape: EpisodeShape | None = None,
+    joint: int = JOINT_TASKS,
 ) -> dict[str, Any]:
     """What ``nvdp eval`` prints: one object with the scores of a run.
 
@@ -78,9 +81,11 @@ def evaluate_run(
             the run was not trained on, and the test classes of a classifier.
         device: Where to compute.
         shape: Of the episodes, for classification.
+        joint: For regression, on how many of the tasks all targets are scored together; 0 for none.
 
     Returns:
-        The run's name and task, and what `nvdp.evaluation.metrics.evaluate` returns.
+        The run's name and task, what `nvdp.evaluation.metrics.evaluate` returns and, for regression, `joint`: what
+        `nvdp.evaluation.joint.joint_scores` returns.
     """
     config, model, step = load_any_run(folder)
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
@@ -97,6 +102,11 @@ def evaluate_run(
         plan = _episodes(folder, config, config.episodes, model, split, shape or EpisodeShape())
     model.to(chosen_device(device))
     batches = small_batches(validation_tasks(plan.source, seed, tasks))
+    together = None
+    if config.model.kind == "regression" and joint > 0:
+        together = joint_scores(
+            model, list(small_batches(validation_tasks(plan.source, seed, min(tasks, joint)))), seed
+        )
     return {
         "model": config.model.name,
         "task": config.task,
@@ -105,6 +115,7 @@ def evaluate_run(
         **evaluate(model, batches, samples, seed, plan.watch),
         **plan.facts,
         **({} if plan.oracle is None else plan.oracle.result()),
+        **({} if together is None else {"joint": together}),
     }
 
 

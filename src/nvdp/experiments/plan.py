@@ -13,6 +13,8 @@ from nvdp.training.config import RunConfig
 from nvdp.training.presets import FOURIER
 
 BUDGETS = ("quick", "cpu", "paper")
+ADDED = ("encoder.task_norm", "rates.norm", "likelihood.integrate_plain")  # to the paper's model, beside FOURIER
+USUAL_BOUND = {"likelihood.integrate_plain": False}  # NVDP trained by the paper's bound, its last layer sampled
 TUNING_SEED = 777  # settings are chosen on these validation tasks; published scores are on those of VALIDATION_SEED
 
 
@@ -91,5 +93,5 @@ def paper_architecture(config: RunConfig, changes: Mapping[str, Any] | None = No
         The changed configuration.
     """
     paper = ModelConfig().flat()
-    plain = {f"model.{name}": paper[name] for name in ("encoder.task_norm", "rates.norm", *FOURIER)}
+    plain = {f"model.{name}": paper[name] for name in (*ADDED, *FOURIER)}
     return changed(config, {"optimizer": "adam", **plain, **(changes or {})})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvdp.experiments.plan import TUNING_SEED, Experiment, PlannedRun, changed, paper_architecture
+from nvdp.experiments.plan import TUNING_SEED, USUAL_BOUND, Experiment, PlannedRun, changed, paper_architecture
 from nvdp.experiments.table3 import extractor_name, prepare_extractor
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
@@ -50,11 +50,11 @@ def learning(budget: str) -> Sequence[PlannedRun]:
 def quarter(budget: str) -> Sequence[PlannedRun]:
     """NVDP by the paper's recipe, and the shipped models with a quarter of its steps or fewer."""
     steps = {"quick": 200, "cpu": 100_000, "paper": 100_000}[budget]
-    preset = preset_config("gp", "nvdp", "cpu")
+    preset = preset_config("gp", "nvdp", "cpu", architecture=USUAL_BOUND)
     attentive_steps = READING_STEPS["nvdp-attentive"] if budget == "cpu" else steps // 8
     configs = {
-        "paper-recipe": preset_config("gp", "nvdp", "paper", steps=steps),
-        "shipped-recipe": preset_config("gp", "nvdp", "cpu", steps=steps // 4),
+        "paper-recipe": preset_config("gp", "nvdp", "tuned", steps=steps),
+        "shipped-recipe": replace(preset, steps=steps // 4),
         "shipped-preset": preset if budget == "cpu" else replace(preset, steps=steps // 2),
         "nvdp-attentive": preset_config("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
     }
@@ -102,7 +102,7 @@ def recipes(budget: str) -> Sequence[PlannedRun]:
         runs[f"batch-{tasks}"] = replace(_nvdp(steps * base.tasks_per_step // tasks), tasks_per_step=tasks)
     runs["paper-architecture+norm"] = paper_architecture(base, {"model.encoder.task_norm": True})
     runs |= {name: changed(_nvdp(5 * steps), change) for name, change in LONGER.items()}
-    runs["paper"] = preset_config("gp", "nvdp", "paper", steps=steps)
+    runs["paper"] = preset_config("gp", "nvdp", "tuned", steps=steps)
     return _tuning_runs(runs, {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget])
 
 
@@ -194,7 +194,7 @@ def _prepare_fewshot(budget: str, device: str) -> None:
 
 
 def _nvdp(steps: int) -> RunConfig:
-    return preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10)
+    return preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10, architecture=USUAL_BOUND)
 
 
 def _tuning_runs(configs: dict[str, RunConfig], tasks: int) -> list[PlannedRun]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nvdp.experiments.plan import Experiment, PlannedRun, paper_architecture
+from nvdp.experiments.plan import USUAL_BOUND, Experiment, PlannedRun, paper_architecture
 from nvdp.experiments.results import panel_from_json, panel_to_json
 from nvdp.plots import FunctionPanel, figure_functions, five_point_task, gp_function_panel, oracle_panel
 from nvdp.training.presets import preset_config
@@ -52,7 +52,11 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     return [
         *paper_rows(budget),
         *(
-            PlannedRun(shipped_name(name, seed), preset_config("gp", name, "cpu", steps=steps, seed=seed), tasks)
+            PlannedRun(
+                shipped_name(name, seed),
+                preset_config("gp", name, "cpu", steps=steps, seed=seed, architecture=USUAL_BOUND),
+                tasks,
+            )
             for name, seed in shipped
         ),
     ]

@@ -182,6 +182,7 @@ class LikelihoodConfig(Part):
     shared_std: bool = True  # with the last layer integrated out: one σ for all tasks; False: σ(x) from the network
     components: int = 1  # Gaussians of the noise, where σ comes from the network
     scored: str = "task"  # points that a training bound counts: context and targets; or "targets"
+    integrate_plain: bool = False  # the same for models without a reader
 
     def __post_init__(self) -> None:
         self._check_choice("likelihood", "variance", ("learned", "fixed"))

@@ -24,7 +24,7 @@ class NVDP(RegressionModel):
     """Set encoder → rate networks → dropout posterior over the agent's weights.
 
     With ``decoder.sees="x"`` the rates are the only path from context to prediction; with ``"x,r"`` the agent also
-    receives the set representation. With a reader it receives what each target reads of the context, and its last layer
+    receives the set representation. With a reader it receives what each target reads of the context. Its last layer
     may be integrated out.
     """
 
@@ -32,7 +32,7 @@ class NVDP(RegressionModel):
         made = None if reader is None else reader(config)  # first: the order decides which weights a seed gives
         super().__init__(config)
         part = config.likelihood
-        self.integrated = made is not None and part.integrate_last
+        self.integrated = part.integrate_plain if made is None else part.integrate_last
         shared = self.integrated and part.shared_std
         self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
         beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0

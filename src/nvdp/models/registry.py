@@ -131,6 +131,13 @@ _SPECS = (
         reader="attention",
     ),
     ModelSpec(
+        "tnp-d",
+        "Transformer Neural Process with independent targets, beside r: maximum likelihood",
+        "likelihood",
+        regression=partial(NeuralProcess, latent=False, deterministic=True, reader=attention_reader),
+        reader="attention",
+    ),
+    ModelSpec(
         "nvdp-conv",
         "NVDP whose targets also read convolutions over a grid, for one or two inputs, its last layer in closed form",
         "variational-prior",

@@ -19,7 +19,7 @@ from typing_extensions import TypeVar
 from nvdp.errors import InputError
 from nvdp.nn.likelihoods import Likelihood
 from nvdp.nn.rates import LayerRates
-from nvdp.posteriors.prediction import ClassPrediction, Prediction, prediction_of
+from nvdp.posteriors.prediction import ClassPrediction, Prediction, mixture_log_prob, prediction_of
 from nvdp.posteriors.suggestions import SAMPLES, suggest
 from nvdp.tasks import PointSet, as_tensor, check_finite
 
@@ -168,6 +168,27 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             generator: A generator or a seed; by default the seed 0.
         """
         return self.predict(x, samples, generator)
+
+    @torch.no_grad()
+    def joint_log_prob(
+        self, points: PointSet, samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " task"]:
+        """log 1/L Σ_l Π_i p(y_i | x_i, φ_l): the density of all outputs of a task together, under L sampled functions.
+
+        Args:
+            points: Where outputs were observed, with a task axis.
+            samples: L; a density of many points needs many.
+            generator: Of the samples.
+
+        Returns:
+            One number for each task, in nats and not divided by the number of points.
+        """
+        outputs = self.sampled_outputs(self.embed(points.x), samples, generator)
+        return mixture_log_prob((self.likelihood.log_prob(outputs, points.y) * points.mask).sum(-1))
+
+    def joint_closed_form(self, points: PointSet) -> Float[Tensor, " task"] | None:
+        """The density of all outputs of a task together as one formula; None if the posterior has none."""
+        return None
 
     def functions(self, samples: int, seed: int = 0) -> Callable[[Tensor], Any]:
         """Sampled functions that stay the same wherever, and however often, they are evaluated.

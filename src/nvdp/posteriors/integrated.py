@@ -22,6 +22,7 @@ from nvdp.posteriors.dropout import DropoutPosterior, largest_array
 from nvdp.posteriors.prediction import Prediction, mixture_log_prob
 from nvdp.tasks import PointSet
 
+FUNCTIONS_PER_DRAW = 8  # sampled functions that are worth as much as one draw of the hidden layers
 SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
 
 
@@ -76,6 +77,26 @@ class IntegratedPosterior(DropoutPosterior):
         groups = groups_of(samples, len(at) * largest_array(self.network, at))
         draws = [SampledWeights(group, generator) for group in groups]
         return self._integrated([self.network.hidden(at, self.rates, draw, seen) for draw in draws])
+
+    @torch.no_grad()
+    def joint_log_prob(
+        self, points: PointSet, samples: int, generator: torch.Generator | None = None
+    ) -> Float[Tensor, " task"]:
+        """The mixture over sampled hidden layers, each with the last layer in closed form: few samples are enough."""
+        few = max(1, samples // FUNCTIONS_PER_DRAW)
+        draws = [SampledWeights(1, generator) for _ in range(few)]
+        return mixture_log_prob(torch.stack([self._together(points, draw) for draw in draws]))
+
+    @torch.no_grad()
+    def joint_closed_form(self, points: PointSet) -> Float[Tensor, " task"]:
+        """The Gaussian of all outputs with the hidden layers at their mean."""
+        return self._together(points, MeanWeights())
+
+    def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
+        hidden = self.network.hidden(points.x, self.rates, way, self.seen(points.x)).view(*points.x.shape[:2], -1)
+        layer, rates = self._last()
+        mean, _ = local_moments(layer, hidden, rates)
+        return joint_log_density(points, hidden, mean, weight_variance(layer, rates), self.likelihood.noise(mean))
 
     def _integrated(self, hidden: list[Float[Tensor, "_ task point k"]]) -> Prediction:
         means, stds = zip(*map(self._moments, hidden), strict=True)

@@ -12,6 +12,7 @@ from nvdp.nn.likelihoods import Likelihood
 from nvdp.posteriors.base import FIXED_SAMPLES, Answer, Posterior, groups_of
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import standard_normal
+from nvdp.tasks import PointSet
 
 
 class Decoder(Protocol):
@@ -100,6 +101,10 @@ class PointPosterior(Posterior[Answer]):
         """The same outputs for every sample."""
         outputs = self.outputs(x)
         return outputs.expand(samples, *outputs.shape)
+
+    def joint_closed_form(self, points: PointSet) -> Float[Tensor, " task"]:
+        """Given the function all points are independent."""
+        return self.joint_log_prob(points, 1)
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
         return self._prediction(self.outputs(x)[None])

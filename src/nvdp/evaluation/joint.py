@@ -1,0 +1,201 @@
+"""The likelihood of all targets of a task together, by the size of its context.
+
+Scores of single points do not tell whether functions are right: independent noise at each point and functions that
+differ can give the same. The density of many targets together does. It is computed in four ways, per scalar output:
+
+- ``gaussian``: a Gaussian fitted to coherent sampled functions, plus the noise of observations;
+- ``mixture``: log 1/L Σ_l Π_i p(y_i | φ_l) over L of them;
+- ``closed_form``: where the posterior has one (`Posterior.joint_closed_form`);
+- ``fed_back``: targets one at a time (or in blocks), each added to the context of the next: autoregressive.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.distributions import MultivariateNormal
+
+from nvdp.data.gp import NOISE, GPTaskBatch
+from nvdp.evaluation.inferred import InferredGP
+from nvdp.evaluation.metrics import RunningCorrelation, RunningMoments
+from nvdp.evaluation.oracle import smallest_std
+from nvdp.models.base import MetaModel
+from nvdp.posteriors.prediction import Prediction, mixture_log_prob
+from nvdp.randomness import derived_generator
+from nvdp.tasks import PointSet, TaskBatch
+
+SIZES = (3, 5, 10, 20)  # of contexts
+TARGETS, FED_BACK = 100, 30
+SAMPLES = 256
+JITTER = 1e-8
+
+
+def regrouped(tasks: TaskBatch, size: int, targets: int, generator: torch.Generator) -> TaskBatch | None:
+    """The same functions with another context: `size` random points, and up to `targets` others as targets.
+
+    >>> from nvdp.data.gp import GPTasks
+    >>> tasks = regrouped(GPTasks().validation_chunk(0, 0), 3, 20, torch.Generator())
+    >>> tasks.x.shape, int(tasks.is_context.sum())
+    (torch.Size([64, 23, 1]), 192)
+
+    Returns:
+        Tasks without padding, their context first; None if a task has no point left for a target.
+    """
+    points = min(size + targets, int(tasks.mask.sum(-1).min()))
+    if points <= size:
+        return None
+    order = torch.rand(tasks.mask.shape, generator=generator).masked_fill(~tasks.mask.cpu(), 2).argsort(-1)
+    chosen = order[:, :points, None].to(tasks.x.device)
+    x, y = (part.gather(1, chosen.expand(-1, -1, part.shape[-1])) for part in (tasks.x, tasks.y))
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    is_context = mask.clone()
+    is_context[:, size:] = False
+    return replace(tasks, x=x, y=y, mask=mask, is_context=is_context)
+
+
+def gaussian_joint(prediction: Prediction, y: Float[Tensor, "task point y"]) -> Float[Tensor, " task"]:
+    """log density of all outputs of a task under the Gaussian with the moments of sampled functions.
+
+    >>> functions = torch.randn(4_000, 1, 2, 1, generator=torch.Generator().manual_seed(0))
+    >>> ours = gaussian_joint(Prediction(functions, torch.ones(4_000, 1, 2, 1)), torch.zeros(1, 2, 1))
+    >>> round(ours.item(), 1)  # −log 2π − log 2
+    -2.5
+    """
+    functions = prediction.functions.double().flatten(2)  # (sample, task, value)
+    mean = functions.mean(0)
+    offset = (functions - mean).transpose(0, 1)  # (task, sample, value)
+    covariance = offset.mT @ offset / (len(functions) - 1)
+    noise = prediction.stds.double().square().mean(0).flatten(1)
+    covariance.diagonal(dim1=-2, dim2=-1).add_(noise + JITTER)
+    return MultivariateNormal(mean, covariance, validate_args=False).log_prob(y.double().flatten(1))
+
+
+@torch.no_grad()
+def fed_back(model: MetaModel[Any], tasks: TaskBatch, block: int = 1) -> Float[Tensor, " task"]:
+    """Σ_i log p(y_i | context, y_1 … y_{i−1}): targets become context, one block after another.
+
+    Args:
+        model: A regression model.
+        tasks: Without padding, their context first.
+        block: Targets that are predicted together; of more than one, the posterior's density of them together.
+
+    Returns:
+        One number for each task, not divided by the number of targets.
+    """
+    size, points = int(tasks.is_context[0].sum()), tasks.x.shape[1]
+    total = torch.zeros(len(tasks), dtype=torch.float64)
+    for start in range(size, points, block):
+        x, y = tasks.x[:, :start], tasks.y[:, :start]
+        posterior = model.posterior_given(PointSet(x, y, tasks.mask[:, :start]))
+        part = slice(start, min(start + block, points))
+        targets = PointSet(tasks.x[:, part], tasks.y[:, part], tasks.mask[:, part])
+        if targets.x.shape[1] == 1:
+            log_prob = posterior.predict(targets.x).log_prob(targets.y).sum((-2, -1))
+        else:
+            closed = posterior.joint_closed_form(targets)
+            log_prob = gaussian_joint(posterior.predict(targets.x, SAMPLES), targets.y) if closed is None else closed
+        total += log_prob.double().cpu()
+    return total
+
+
+class _Means(dict[str, RunningMoments]):
+    """Means over tasks by name, in the order in which they first came."""
+
+    def take(self, **values: Tensor) -> None:
+        for name, value in values.items():
+            self.setdefault(name, RunningMoments()).add(value)
+
+
+@torch.no_grad()
+def joint_scores(
+    model: MetaModel[Any],
+    batches: Sequence[TaskBatch],
+    seed: int = 0,
+    sizes: Sequence[int] = SIZES,
+    targets: int = TARGETS,
+    samples: int = SAMPLES,
+) -> dict[str, Any] | None:
+    """Scores of targets together, and of single ones, by the size of the context.
+
+    Args:
+        model: A regression model.
+        batches: Tasks; their own contexts are not used.
+        seed: Of the choice of points, and of samples.
+        sizes: Of contexts.
+        targets: How many are scored together; as many as there are, if fewer.
+        samples: Functions.
+
+    Returns:
+        For each size, in nats per scalar output: ``single`` (one point at a time), the four ways of this module,
+        ``spread``, ``coverage50`` (the share of targets in their 50 % interval) and, of GP functions, ``exact_std`` of
+        the function under the true kernel and ``ceiling``: a GP that must infer the kernel (`InferredGP`). None if the
+        tasks are too small.
+    """
+    model.eval()
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    by_size: dict[str, Any] = {}
+    follows, tasks_seen, most = RunningCorrelation(), 0, 0
+    for size in sizes:
+        means, ceiling = _Means(), _Means()
+        for index, whole in enumerate(batches):
+            generator = derived_generator(seed, "joint", size, index)
+            tasks = regrouped(whole, size, targets, generator)
+            if tasks is None:
+                continue
+            most = max(most, tasks.x.shape[1] - size)
+            here = tasks.to(device).to(dtype)
+            target = PointSet(here.x[:, size:], here.y[:, size:], here.mask[:, size:])
+            posterior = model.posterior_given(here.context)
+            single, functions = posterior.predict(target.x), posterior.predict(target.x, samples, seed)
+            values = target.y[0].numel()
+            inside = ((single.cdf(target.y) - 0.5).abs() <= 0.25).to(dtype)
+            means.take(
+                single=single.log_prob(target.y).mean((-2, -1)), gaussian=gaussian_joint(functions, target.y) / values
+            )
+            if (closed := posterior.joint_closed_form(target)) is None:
+                mixture = mixture_log_prob(functions.component_log_prob(target.y).sum((-2, -1)))
+            else:
+                mixture = posterior.joint_log_prob(target, samples, derived_generator(seed, "mixture", device=device))
+                means.take(closed_form=closed / values)
+            means.take(mixture=mixture / values)
+            few = _first_points(here, size + FED_BACK)
+            chain = few.y.shape[-1] * (few.x.shape[1] - size)
+            means.take(fed_back=fed_back(model, few) / chain)
+            means.take(coverage50=inside.mean((-2, -1)), spread=functions.spread.mean((-2, -1)))
+            if isinstance(tasks, GPTaskBatch):
+                variance = tasks.oracle().std[:, size:].double().square() - NOISE**2
+                std = variance.clamp(min=0).sqrt()
+                means.take(exact_std=std.mean((-2, -1)))
+                follows.add(std, functions.spread)
+                exact = InferredGP(smallest_std(model.config))
+                ceiling.take(
+                    single=exact.log_prob(tasks)[:, size:].mean(-1),
+                    joint=exact.joint_log_prob(tasks) / (tasks.x.shape[1] - size),
+                    fed_back=exact.chain_log_prob(_first_points(tasks, size + FED_BACK)) / chain,
+                )
+        if not means:
+            continue
+        tasks_seen = means["single"].count
+        row: dict[str, Any] = {name: moments.mean for name, moments in means.items()}
+        row["stderr"] = means["gaussian"].stderr
+        if ceiling:
+            row["ceiling"] = {name: moments.mean for name, moments in ceiling.items()}
+        by_size[str(size)] = row
+    if not by_size:
+        return None
+    return {
+        "tasks": tasks_seen,
+        "targets": most,
+        "fed_back_targets": min(FED_BACK, most),
+        "samples": samples,
+        "by_context": by_size,
+        **({"spread_follows_oracle": follows.value} if follows.sums[0] else {}),
+    }
+
+
+def _first_points(tasks: Any, points: int) -> Any:
+    """The tasks with their first points alone."""
+    return replace(tasks, **{part: getattr(tasks, part)[:, :points] for part in ("x", "y", "is_context", "mask")})
