@@ -4,16 +4,20 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
+from nvdp.evaluation.joint import gaussian_joint
 from nvdp.models.registry import build_model
+from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.posteriors.integrated import IntegratedPosterior, joint_log_density, weight_variance
+from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
 
-NAMES = ("nvdp-attentive", "nvdp-conv")
+NAMES = ("nvdp", "nvdp-attentive", "nvdp-conv")
+PLAIN = {"likelihood.integrate_plain": True}
 
 
 @pytest.fixture(params=NAMES)
 def posterior(request, small_config, make_task):
-    model = build_model(small_config(request.param, {"decoder.activation": "silu"})).eval()
+    model = build_model(small_config(request.param, {"decoder.activation": "silu", **PLAIN})).eval()
     task = make_task(6, 0)
     with torch.no_grad():
         for rate_head in model.rates.heads:
@@ -96,3 +100,22 @@ def test_the_variance_of_weights_is_that_of_dropout(posterior):
     rate = torch.cat([rates.weight(), rates.bias()[:, None]], dim=1)
     theta = torch.cat([layer.weight, layer.bias[None]])
     assert torch.allclose(weight_variance(layer, rates), rate * (1 - rate) * theta**2)
+
+
+def test_all_outputs_together_have_the_density_of_many_sampled_functions(posterior, generator):
+    x = torch.linspace(-2, 2, 3)[None, :, None]
+    y = posterior.predict(x[0]).mean[None] + 0.1
+    points = PointSet(x, y, torch.ones(1, 3, dtype=torch.bool))
+    sampled = DropoutPosterior.joint_log_prob(posterior, points, 40_000, generator)
+    ours = posterior.joint_log_prob(points, 8 * 2_000, generator)
+    assert ours.item() == pytest.approx(sampled.item(), abs=0.05)
+    functions = posterior.predict(x[0], 20_000)
+    fitted = gaussian_joint(Prediction(functions.functions[:, None], functions.stds[:, None]), y)
+    assert posterior.joint_closed_form(points).item() == pytest.approx(fitted.item(), abs=0.2)
+
+
+def test_a_plain_model_is_integrated_only_where_its_configuration_says_so(small_config):
+    before, after = (build_model(small_config("nvdp", change)) for change in ({}, PLAIN))
+    assert type(before.adapt([0.0], [1.0])) is DropoutPosterior
+    assert type(after.adapt([0.0], [1.0])) is IntegratedPosterior
+    assert (before.likelihood.outputs, after.likelihood.outputs) == (2, 1)

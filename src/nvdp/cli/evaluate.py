@@ -46,6 +46,9 @@ def evaluate(
     joint: Annotated[
         int | None, typer.Option(help="Regression: tasks whose targets are scored together; 0 for none. (default: 64)")
     ] = None,
+    gates: Annotated[
+        bool, typer.Option("--gates", help="Ask whether the posterior of a model with dropout rates lives in them.")
+    ] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -75,7 +78,7 @@ def evaluate(
     seed = VALIDATION_SEED if seed is None else seed
     shape = EpisodeShape(way, shot, queries, transductive)
     joint = JOINT_TASKS if joint is None else joint
-    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape, joint)
+    evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape, joint, gates)
     if as_json:
         typer.echo(json.dumps(evaluation))
         return
@@ -110,6 +113,8 @@ def evaluate(
     typer.echo(f"spread of sampled functions {evaluation['spread']:.4f}{rate}{layers}")
     if "joint" in evaluation:
         _show_joint(evaluation["joint"])
+    if gates:
+        _show_gates(evaluation)
 
 
 def _show_joint(joint: dict[str, Any]) -> None:
@@ -148,6 +153,16 @@ def _paper_line(oracle: dict[str, float]) -> str:
     numbers = paper_numbers()["table1"][f"{setting} variance"]["nvdp"]
     scores = ", ".join(f"{name} {mean:.2f}" for name, (mean, _) in numbers.items())
     return f"the paper's NVDP, {setting} variance, after 500,000 steps (table 1): {scores}"
+
+
+def _show_gates(evaluation: dict[str, Any]) -> None:
+    """The gates, and the verdict that their numbers give."""
+    table = Table("gate", "value", "± s.e.", "at least", "")
+    for name, gate in evaluation["gates"].items():
+        numbers = (f"{gate[key]:.3f}" for key in ("value", "stderr", "least"))
+        table.add_row(name, *numbers, "passed" if gate["passed"] else "failed")
+    Console().print(table)
+    typer.echo(evaluation["verdict"])
 
 
 def _show_classifier(scores: dict[str, Any]) -> None:

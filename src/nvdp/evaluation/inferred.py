@@ -25,7 +25,7 @@ class GridPosterior:
     log_weight: Float[Tensor, "length signal"]
     mean: Float[Tensor, "length signal point"]
     reduction: Float[Tensor, "length signal context point"]  # its square over the context is what was learned
-    prior: Float[Tensor, "length point point"]
+    prior: Float[Tensor, "length together together"]  # of all points or, where none is asked for together, of none
     signal: Float[Tensor, " signal"]
 
     def variance(self) -> Float[Tensor, "length signal point"]:

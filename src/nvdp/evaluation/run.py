@@ -10,6 +10,7 @@ from nvdp.data.features import extractor_folder
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
+from nvdp.evaluation.gates import gates
 from nvdp.evaluation.joint import joint_scores
 from nvdp.evaluation.metrics import Watch, evaluate
 from nvdp.evaluation.oracle import OracleScores
@@ -68,6 +69,7 @@ def evaluate_run(
     device: str = "auto",
     shape: EpisodeShape | None = None,
     joint: int = JOINT_TASKS,
+    ask_gates: bool = False,
 ) -> dict[str, Any]:
     """What ``nvdp eval`` prints: one object with the scores of a run.
 
@@ -82,10 +84,12 @@ def evaluate_run(
         device: Where to compute.
         shape: Of the episodes, for classification.
         joint: For regression, on how many of the tasks all targets are scored together; 0 for none.
+        ask_gates: Whether to ask, of a model with dropout rates, if its posterior lives in them; on as many tasks.
 
     Returns:
         The run's name and task, what `nvdp.evaluation.metrics.evaluate` returns and, for regression, `joint`: what
-        `nvdp.evaluation.joint.joint_scores` returns.
+        `nvdp.evaluation.joint.joint_scores` returns. Where they were asked for, also what `nvdp.evaluation.gates.gates`
+        returns.
     """
     config, model, step = load_any_run(folder)
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
@@ -116,6 +120,11 @@ def evaluate_run(
         **plan.facts,
         **({} if plan.oracle is None else plan.oracle.result()),
         **({} if together is None else {"joint": together}),
+        **(
+            gates(model, list(validation_tasks(plan.source, seed, min(tasks, max(joint, 2)))), together, seed)
+            if ask_gates
+            else {}
+        ),
     }
 
 

@@ -35,6 +35,7 @@ class NVDP(RegressionModel):
         self.integrated = part.integrate_plain if made is None else part.integrate_last
         shared = self.integrated and part.shared_std
         self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
+        self.joint_share = part.joint_share
         beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0
         inputs = config.inputs.seen_x.width(config.x_dim) + beside
         sizes = [inputs, *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
@@ -70,7 +71,7 @@ class NVDP(RegressionModel):
         parts = (rates, self.network, self.likelihood, self.config.x_dim, beside, self.engine)
         if self.integrated:
             posterior = IntegratedPosterior(*parts)
-            posterior.joint_share = self.config.likelihood.joint_share
+            posterior.joint_share = self.joint_share
             return posterior
         return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")
 

@@ -184,7 +184,8 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             One number for each task, in nats and not divided by the number of points.
         """
         outputs = self.sampled_outputs(self.embed(points.x), samples, generator)
-        return mixture_log_prob((self.likelihood.log_prob(outputs, points.y) * points.mask).sum(-1))
+        y = points.y.expand(len(outputs), *points.y.shape)
+        return mixture_log_prob((self.likelihood.log_prob(outputs, y) * points.mask).sum(-1))
 
     def joint_closed_form(self, points: PointSet) -> Float[Tensor, " task"] | None:
         """The density of all outputs of a task together as one formula; None if the posterior has none."""

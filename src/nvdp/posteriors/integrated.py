@@ -95,8 +95,9 @@ class IntegratedPosterior(DropoutPosterior):
     def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
         hidden = self.network.hidden(points.x, self.rates, way, self.seen(points.x)).view(*points.x.shape[:2], -1)
         layer, rates = self._last()
-        mean, _ = local_moments(layer, hidden, rates)
-        return joint_log_density(points, hidden, mean, weight_variance(layer, rates), self.likelihood.noise(mean))
+        mean, noise_std = self.likelihood(local_moments(layer, hidden, rates)[0])
+        variance = weight_variance(layer, rates)[..., : self.likelihood.y_dim]
+        return joint_log_density(points, hidden, mean, variance, noise_std)
 
     def _integrated(self, hidden: list[Float[Tensor, "_ task point k"]]) -> Prediction:
         means, stds = zip(*map(self._moments, hidden), strict=True)
