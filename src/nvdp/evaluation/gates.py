@@ -57,8 +57,8 @@ def with_rates(posterior: Posterior[Any], change: Callable[[Tensor], Tensor]) ->
     assert posterior.rates is not None
     changed = copy(posterior)
     changed.rates = [
-        replace(layer, **{part: change(getattr(layer, part)) for part in ("rows", "columns", "layer")})
-        for layer in posterior.rates
+        replace(each, rows=change(each.rows), columns=change(each.columns), layer=change(each.layer))
+        for each in posterior.rates
     ]
     return changed
 
