@@ -160,6 +160,42 @@ def collapse(budget: str) -> Sequence[PlannedRun]:
     return _tuning_runs(runs, {"quick": 64, "cpu": 256, "paper": PAPER_TASKS}[budget])
 
 
+ALIVE: Changes = {  # of plain NVDP with its last layer integrated out: what makes the rates carry the uncertainty
+    SHIPPED: {},
+    "usual-bound": {"model.likelihood.integrate_plain": False},
+    "joint-0": {"model.likelihood.joint_share": 0.0},
+    "joint-1": {"model.likelihood.joint_share": 1.0},
+    "std-of-network": {"model.likelihood.shared_std": False},
+    "kl-0": _kl("elbo", 0.0),
+    "kl-0.01": _kl("elbo", 0.01),
+}
+ALIVE_SEEDS, ALIVE_SEEDED = (1, 2), (SHIPPED, "kl-0")  # the variational prior, with it and without
+
+
+def alive(budget: str) -> Sequence[PlannedRun]:
+    """Plain NVDP, one change at a time, equal steps; with and without the variational prior under three seeds."""
+    steps = {"quick": 60, "cpu": 4_000, "paper": PAPER_STEPS}[budget]
+    base = preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10)
+    runs = {name: changed(base, change) for name, change in ALIVE.items()}
+    runs |= {f"{name}-seed-{seed}": replace(runs[name], seed=seed) for name in ALIVE_SEEDED for seed in ALIVE_SEEDS}
+    return _tuning_runs(runs, {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget])
+
+
+TNP_MODELS = {"tnp-d": 7_000, "nvdp-attentive": 5_000, "nvdp-conv": 7_500, "convcnp": 12_000, "nvdp": 10_000}
+
+
+def tnp(budget: str) -> Sequence[PlannedRun]:
+    """The protocol of Nguyen and Grover (2022), both kernels; with `paper` their 100,000 steps and 48,000 tasks."""
+    rows = []
+    for task in ("gp-tnp", "gp-tnp-matern"):
+        for name, cpu_steps in TNP_MODELS.items():
+            steps = {"quick": 60, "cpu": cpu_steps, "paper": 100_000}[budget]
+            tasks = {"quick": 64, "cpu": 4_096, "paper": 48_000}[budget]
+            config = preset_config(task, name, "cpu", steps=steps, warmup_steps=steps // 10)
+            rows.append(PlannedRun(f"{name}-{task}", config, tasks))
+    return rows
+
+
 FEWSHOT_TASK = "miniimagenet"
 FEWSHOT_CHANGES: Changes = {
     SHIPPED: {},
@@ -208,6 +244,8 @@ STUDIES = (
     Experiment("recipes", "NVDP's recipe, one change at a time, each with the same number of tasks", recipes),
     Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", ablations),
     Experiment("collapse", "Posterior collapse of NVDP-attentive, one change at a time", collapse),
+    Experiment("alive", "Which objective makes plain NVDP's rates carry the uncertainty, one change at a time", alive),
+    Experiment("tnp", "The GP protocol of Transformer Neural Processes, without a floor on σ", tnp),
     Experiment(
         "fewshot-choices",
         "NVDP's classifier, one change at a time, on validation classes",
