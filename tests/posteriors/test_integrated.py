@@ -106,12 +106,12 @@ def test_all_outputs_together_have_the_density_of_many_sampled_functions(posteri
     x = torch.linspace(-2, 2, 3)[None, :, None]
     y = posterior.predict(x[0]).mean[None] + 0.1
     points = PointSet(x, y, torch.ones(1, 3, dtype=torch.bool))
-    sampled = DropoutPosterior.joint_log_prob(posterior, points, 40_000, generator)
-    ours = posterior.joint_log_prob(points, 8 * 2_000, generator)
-    assert ours.item() == pytest.approx(sampled.item(), abs=0.05)
-    functions = posterior.predict(x[0], 20_000)
+    sampled = DropoutPosterior.joint_log_prob(posterior, points, 8_000, generator)
+    ours = posterior.joint_log_prob(points, 8 * 200, generator)
+    assert ours.item() == pytest.approx(sampled.item(), abs=0.2)
+    functions = posterior.predict(x[0], 4_000)
     fitted = gaussian_joint(Prediction(functions.functions[:, None], functions.stds[:, None]), y)
-    assert posterior.joint_closed_form(points).item() == pytest.approx(fitted.item(), abs=0.2)
+    assert posterior.joint_closed_form(points).item() == pytest.approx(fitted.item(), abs=0.3)
 
 
 def test_a_plain_model_is_integrated_only_where_its_configuration_says_so(small_config):
