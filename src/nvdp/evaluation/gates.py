@@ -129,6 +129,7 @@ def verdict(name: str, gates: Sequence[Gate], rates: Sequence[float], floor: flo
     return text + (f" Fails: {', '.join(failed)}." if failed else " Passes all gates.")
 
 
+@torch.no_grad()
 def gates(
     model: MetaModel[Any], batches: Sequence[TaskBatch], joint: dict[str, Any] | None, seed: int = 0
 ) -> dict[str, Any]:
