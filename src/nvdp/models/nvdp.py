@@ -33,7 +33,7 @@ class NVDP(RegressionModel):
         super().__init__(config)
         part = config.likelihood
         self.integrated = part.integrate_plain if made is None else part.integrate_last
-        shared = self.integrated and part.shared_std
+        shared = part.shared_std and self.integrated
         self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
         self.joint_share = part.joint_share
         beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0
