@@ -145,6 +145,8 @@ class NVDPModel(Model):
         known = Predictor.of(model._meta() if isinstance(model, MetaEstimator) else model)
         if not isinstance(known.model, RegressionModel):
             raise InputError(f"BoTorch needs a model of regression; {known.model.config.name} is a classifier")
+        if known.adjustment is not None and known.adjustment.process is not None:
+            raise InputError("BoTorch needs functions that can be kept; fit a model with --model nvdp instead of auto")
         self.meta_model = _frozen(known.model)
         self.predictor = replace(known, model=self.meta_model)
         config = self.meta_model.config

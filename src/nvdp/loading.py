@@ -96,10 +96,10 @@ class Predictor:
     def widths(self) -> "Widths":
         """How many inputs and outputs a point may have."""
         config = self.model.config
-        inputs = (
-            range(1, MOST_INPUTS + 1) if isinstance(self.units, ContextUnits) else range(config.x_dim, config.x_dim + 1)
-        )
-        return Widths(inputs, config.y_dim)
+        if isinstance(self.units, ContextUnits):
+            return Widths(range(1, MOST_INPUTS + 1), config.y_dim)
+        own = len(self.units.x_centre)  # a network around a process sees more than the user's inputs
+        return Widths(range(own, own + 1), config.y_dim)
 
     def adapt(self, x: Any, y: Any = None, mask: Tensor | None = None) -> Any:
         """The posterior of a task given its context, in the user's units.

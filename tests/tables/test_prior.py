@@ -3,11 +3,21 @@
 import pytest
 import torch
 
+from nvdp import NVDPRegressor
+from nvdp.botorch import NVDPModel
 from nvdp.data.frames import FrameTasks
+from nvdp.data.tables import Columns
+from nvdp.errors import InputError
+from nvdp.loading import Predictor
+from nvdp.models.config import ModelConfig
 from nvdp.models.hierarchical_gp import HierarchicalGP
+from nvdp.models.registry import build_model
 from nvdp.posteriors.adjusted import Adjustment
 from nvdp.tables.prior import DrawnTasks, fit_prior
 from nvdp.tasks import PointSet, Task, TaskBatch
+from nvdp.training.presets import table_config
+from nvdp.units import Units
+from nvdp.web.served import ServedModel
 
 
 def lines(tasks=40, points=9, outputs=1, seed=0):
@@ -84,9 +94,6 @@ def test_a_process_is_the_same_after_its_tensors(process):
 
 
 def test_a_network_of_residuals_answers_for_one_task_as_for_several(process):
-    from nvdp.models.config import ModelConfig
-    from nvdp.models.registry import build_model
-
     model = build_model(ModelConfig("nvdp", 2, 1)).eval()
     adjustment = Adjustment(process, (2,), (1.5, 1.2))
     sets, ask = lines(2, seed=5), torch.linspace(-1, 1, 5)[:, None]
@@ -101,3 +108,20 @@ def test_a_network_of_residuals_answers_for_one_task_as_for_several(process):
         functions = alone.predict(ask, samples=400)
         assert (functions.std / together.std[index] - 1).abs().max() < 0.25
         assert alone.suggest(ask, k=2).shape == (2,)
+
+
+def test_a_model_around_a_process_gives_one_answer_by_every_door(process):
+    x, y = lines()[0]
+    units = Units((10.0,), (2.0,), (5.0,), (3.0,), (0.0,), (20.0,))
+    config = table_config("nvdp-attentive", 2, 1, tasks=40, steps=10, seed=0)
+    model = build_model(config.model).eval().requires_grad_(False)
+    predictor = Predictor(model, units, config, Columns("tree", ("day",), ("size",)), {}, Adjustment(process))
+    day, size = (10 + 2 * x.double()).numpy(), (5 + 3 * y.double()).numpy()
+    assert list(predictor.widths.x) == [1]
+    mean = predictor.adapt(day[:4], size[:4]).predict(day[4:]).mean[:, 0]
+    estimator = NVDPRegressor()
+    estimator.predictor_ = predictor
+    torch.testing.assert_close(torch.as_tensor(estimator.fit(day[:4], size[:4, 0]).predict(day[4:])), mean.double())
+    assert ServedModel.of("trees", predictor, pretrained=False).entry.x_dim == 1
+    with pytest.raises(InputError, match="fit a model with --model nvdp"):
+        NVDPModel(predictor, torch.as_tensor(day[:4]), torch.as_tensor(size[:4]))

@@ -113,17 +113,11 @@ class AdjustedPosterior:
         return self._answer(x, lambda network, at: network.at_mean_parameters(at))
 
     def functions(self, samples: int, seed: int = 0) -> Callable[[Tensor], Any]:
-        """Functions of the network that stay the same wherever they are evaluated; a process adds its mean alone."""
+        """Functions of the network, not calibrated, that stay the same wherever they are evaluated."""
+        if self._after is not None:
+            raise InputError("a model around a process has no functions that can be kept; fit one with --model nvdp")
         functions: Callable[[Tensor], Any] = self.network.functions(samples, seed)
-        if self._after is None:
-            return functions
-
-        def values(x: Float[Tensor, "task point x"]) -> tuple[Tensor, Tensor]:
-            expected = self._expected(x)
-            centres, widths = functions(_seen(x, expected))
-            return expected.functions + expected.stds * centres, expected.stds * widths
-
-        return values
+        return functions
 
     def suggest(self, candidates: Any, k: int = 1, **options: Any) -> Int[Tensor, "*task k"]:
         """Which candidates to observe next: see `nvdp.Posterior.suggest`.
