@@ -48,7 +48,7 @@ def test_without_all_seeds_there_is_no_table_of_seeds(tmp_path):
     rows = {shipped_name("cnp", seed): result(float(seed)) for seed in range(2)}
     assert seeds_table(written(tmp_path, "table1", rows)) == ""
     page = results_page(tmp_path)
-    assert "### Learned variance, as shipped" in page
+    assert "### Learned variance, tuned recipe" in page
     assert "Several seeds" not in page
 
 

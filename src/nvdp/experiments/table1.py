@@ -1,6 +1,6 @@
 """Table 1 and its appendix twin: six models on GP functions, fixed and learned variance. Figure 2: their functions.
 
-The table also has the same six models as shipped, some of them under further seeds.
+The table also has the same six models by the tuned recipe, some of them under further seeds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from nvdp.training.run_folder import load_run
 
 NAMES = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp")  # the paper's order
 VARIANCES = ("fixed", "learned")
-SEEDED = ("np+cnp", "np+cnp+vp", "nvdp", "cnp")  # as shipped, under further seeds
+SEEDED = ("np+cnp", "np+cnp+vp", "nvdp", "cnp")  # tuned recipe, under further seeds
 SEEDS = (1, 2)
 STEPS = {"quick": 150, "cpu": 10_000, "paper": 500_000}
 SHIPPED_STEPS = {"quick": 150, "cpu": 5_000, "paper": 500_000}
@@ -46,7 +46,7 @@ def shipped_name(name: str, seed: int = 0) -> str:
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
-    """The paper's rows, the six models as shipped, and further seeds of some."""
+    """The paper's rows, the six models by the tuned recipe, and further seeds of some."""
     shipped = [(name, 0) for name in NAMES] + [(name, seed) for seed in SEEDS for name in SEEDED]
     steps, tasks = SHIPPED_STEPS[budget], TASKS[budget]
     return [
