@@ -35,7 +35,7 @@ def library(calls: int) -> Tally:
 def _question(number: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int]:
     generator = torch.Generator().manual_seed(number)
     points = 1 + number % 20
-    x, y = torch.randn(points, 1, generator=generator), torch.randn(points, 1, generator=generator)
+    x, y = 4 * torch.rand(points, 1, generator=generator) - 2, torch.randn(points, 1, generator=generator)
     return x, y, torch.linspace(-2, 2, 40)[:, None], number
 
 

@@ -35,7 +35,7 @@ def test_onnx_runtime_gives_the_predictions_of_pytorch_at_every_size(small_confi
     subprocess.run(command, check=True, capture_output=True)
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     for points, queries in ((1, 1), (2, 30), (7, 11), (40, 3)):
-        x = torch.tensor([5.0, -1.0]) + torch.randn(points + queries, 2, generator=generator)
+        x = torch.tensor([0.0, -2.0]) + torch.tensor([10.0, 2.0]) * torch.rand(points + queries, 2, generator=generator)
         y = 100 + 10 * torch.randn(points, 1, generator=generator)
         ours = predictor.adapt(x[:points], y).predict(x[points:])
         given = {"context_x": x[:points].numpy(), "context_y": y.numpy(), "x": x[points:].numpy()}

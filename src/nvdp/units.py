@@ -116,7 +116,7 @@ class Units:
         """
         if isinstance(x, PointSet):
             x, y = x.x[x.mask], x.y[x.mask]
-        if not len(x):
+        if not len(x) or not self.y_centre:  # new classes are expected to lie elsewhere than the old ones
             return None
         notes = []
         points = _rows(x, len(self.x_centre))

@@ -152,7 +152,7 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "has 22 classes; 23-way needs 23" in refusal(*train, "--way", "23", "--queries", "1")
     assert "needs a folder with a sub-folder for each class" in refusal("train", TASK, *new)
     assert "--way is for omniglot-fewshot, miniimagenet, folder-of-classes" in refusal("train", "gp", "--way", 5, *new)
-    assert "--variance fixed is for regression" in refusal(*train, "--variance", "fixed")
+    assert "--variance is for models of regression" in refusal(*train, "--variance", "fixed")
     assert "--fourier is for models of regression; nvdp on folder-of-classes" in refusal(*train, "--fourier", "3")
     assert "--aggregation is for models of regression" in refusal(*train, "--aggregation", "mean")
     assert "holds no features; make them with `nvdp pretrain" in refusal(*train, "--features", tmp_path)

@@ -110,7 +110,7 @@ def test_samples_are_drawn_from_seed_0_unless_told_otherwise(nvdp_pair):
     x = torch.linspace(-1, 1, 5)
     assert torch.equal(q.predict(x, 3).functions, q.predict(x, 3, 0).functions)
     assert not torch.equal(q.predict(x, 3).functions, q.predict(x, 3, 1).functions)
-    with pytest.raises(InputError, match=r"^samples is -1; expected at least 0$"):
+    with pytest.raises(InputError, match=r"^samples is -1; expected a whole number of at least 0$"):
         q.predict(x, -1)
 
 

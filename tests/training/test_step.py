@@ -96,7 +96,7 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
 
 def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_functions():
     for name in ("nvdp", "cnp", "np+cnp+vp"):
-        shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "paper"))
+        shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "tuned"))
         assert (shipped.model.inputs.fourier, shipped.model.encoder.aggregation, shipped.optimizer) == (
             8,
             "bayesian",

@@ -14,6 +14,7 @@ from nvdp.units import Units
 from nvdp.web.served import ServedModel
 from nvdp.web.server import create_app
 
+pytestmark = pytest.mark.filterwarnings("ignore::nvdp.errors.FarNote")  # numbers far from training are the point here
 BOUNDED = settings(
     max_examples=60,
     deadline=None,

@@ -49,7 +49,7 @@ class InferredGP:
     >>> from nvdp.data.gp import GPTasks
     >>> tasks = GPTasks().training_batch(seed=0, step=1, tasks=2)
     >>> knows = tasks.oracle(0.1).log_prob(tasks.y.double()).mean()
-    >>> bool(knows > InferredGP(smallest=0.1).log_prob(tasks).mean())
+    >>> bool(abs(knows - InferredGP(smallest=0.1).log_prob(tasks).mean()) < 0.02)  # from 67 points it knows as much
     True
     """
 
