@@ -228,8 +228,8 @@ def _real(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             )
         if metric.startswith("coverage"):
             axes.axhline(float(metric.removeprefix("coverage")) / 100, color=BLACK, linewidth=0.6, linestyle=":")
-        else:
-            axes.set_ylim(bottom=max(axes.get_ylim()[0], LOWEST_LL))
+        elif metric == "median_LL":
+            axes.set_ylim(LOWEST_LL, max(row[metric] for row in table if row["part"] == part) + 0.5)
         axes.set_xscale("log")
         axes.set_xlabel("context points", fontsize=FONT_SIZE)
         axes.set_title(label, fontsize=FONT_SIZE)
