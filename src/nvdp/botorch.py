@@ -112,7 +112,7 @@ class NVDPModel(Model):
 
     Args:
         model: A `Predictor`, as `nvdp.load` gives it, an `NVDPRegressor` after `meta_fit`, or a regression model. X and
-            Y are in its units.
+            Y are in its units. Functions are those of the network: the calibration of ``nvdp fit`` is not applied.
         train_X: Inputs of the observations; there may be none.
         train_Y: Their values.
         samples: How many functions are drawn.
