@@ -175,3 +175,18 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     assert nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page).returncode == 0
     assert "figures/figure9.png" in page.read_text()
     assert (page.parent / "figures" / "figure9.png").exists()
+
+
+def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):
+    wider = ["--start", run, "--set", "encoder.size=256", "--out", tmp_path / "wider"]
+    result = nvdp("train", "gp", "--model", "nvdp", *wider, *TINY)
+    assert result.returncode == 0, result.stderr
+    config = json.loads((tmp_path / "wider" / "config.json").read_text())
+    assert (config["model"]["encoder"]["size"], config["start"]) == (256, str(run))
+
+
+def test_settings_that_are_none_are_refused(run, tmp_path):
+    train = ("train", "gp", "--out", tmp_path / "none", "--preset", "quick")
+    assert "unknown model setting 'encoder.sise'" in refusal(*train, "--set", "encoder.sise=3")
+    assert "expected NAME=VALUE" in refusal(*train, "--set", "encoder.size")
+    assert "cannot begin from" in refusal(*train, "--start", run, "--set", "decoder.width=64")

@@ -1,5 +1,6 @@
 """Commands that train: a model on a family of tasks, and a feature extractor for few-shot classification."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,7 +9,7 @@ import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
 
 DEFAULT_MINUTES = 30.0  # of pretraining
 MODEL, OBJECTIVE, FEWSHOT, FOLDER, MACHINE = (
@@ -76,6 +77,21 @@ def train(
         int | None,
         typer.Option(
             rich_help_panel=MODEL, help="Fourier features: sines and cosines of this many multiples of x; 0 for none."
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            rich_help_panel=MODEL,
+            help="Any setting of the model by its name in config.json, e.g. encoder.size=256; may be repeated.",
+        ),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            rich_help_panel=MODEL,
+            help="Begin with the weights of this finished run; a larger encoder and rate networks are grown from them.",
         ),
     ] = None,
     way: Annotated[
@@ -164,6 +180,7 @@ def train(
         "decoder.sees": decoder_sees,
         "encoder.aggregation": aggregation,
         "inputs.fourier": fourier,
+        **dict(map(_setting, setting or ())),
     }
     settings = {
         "task": task,
@@ -172,9 +189,12 @@ def train(
         "seed": seed,
         "learning_rate": learning_rate,
         "objective": objective,
+        "start": str(start) if start else None,
     }
     foreign = [name for name in given(architecture) if name not in config.model.setting_names()]
     if foreign:
+        if any(text.startswith(f"{foreign[0]}=") for text in setting or ()):
+            raise unknown_name("model setting", foreign[0], config.model.setting_names())
         flag = foreign[0].partition(".")[2]
         raise InputError(f"--{flag} is for models of regression; {config.model.name} on {task} has no such setting")
     config = replace(
@@ -194,6 +214,17 @@ def train(
         typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; --resume continues", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A name and its value from NAME=VALUE; the value is JSON, or else a text."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set is given '{text}'; expected NAME=VALUE, e.g. encoder.size=256")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
 
 
 def _episode_settings(

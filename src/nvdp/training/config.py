@@ -51,6 +51,7 @@ class RunConfig:
     seed: int = 0
     data: DataConfig = NO_DATA  # for the tasks `images` and `folder-of-classes`
     episodes: EpisodeConfig | None = None  # for the tasks of classification
+    start: str | None = None  # the folder of a finished run whose weights it begins with
     log_every: int = 100
     checkpoint_every: int = 1_000
     version: int = FORMAT_VERSION
@@ -80,9 +81,9 @@ class RunConfig:
             raise InputError(f"setting 'gradient_clip' is {self.gradient_clip}; expected a positive number or null")
 
     def to_json(self) -> str:
-        """The text of config.json; settings of data and of episodes are in it only if there are any."""
+        """The text of config.json; data, episodes and start are in it only if there are any."""
         values = dataclasses.asdict(self)
-        for name, absent in (("data", NO_DATA), ("episodes", None)):
+        for name, absent in (("data", NO_DATA), ("episodes", None), ("start", None)):
             if getattr(self, name) == absent:
                 del values[name]
         return json.dumps(values, indent=2) + "\n"

@@ -39,6 +39,7 @@ from nvdp.training.checkpoint import (
 from nvdp.training.config import RunConfig, TrainingConfig, config_digest
 from nvdp.training.distributed import CPU, Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.distributed import Machine as Machine
+from nvdp.training.grow import start_from
 from nvdp.training.progress import StopRequest, TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
 
@@ -91,6 +92,14 @@ class TrainingStep(nn.Module):
         if rates is not None:
             numbers["rate"] = rates.mean()
         return numbers
+
+
+def initial_model(config: RunConfig) -> AnyModel:
+    """The model of a run before its first step."""
+    model = build_model(config.model, config.seed)
+    if config.start is not None:
+        start_from(model, Path(config.start), config.seed)
+    return model
 
 
 def build_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
@@ -208,7 +217,7 @@ def trainer_in_memory(
     Returns:
         The trainer, before its first step.
     """
-    model, processes = build_model(config.model, config.seed).to(device), SingleProcess(device)
+    model, processes = initial_model(config).to(device), SingleProcess(device)
     module = TrainingStep(model, config.objective, config.kl, engine)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
 
@@ -351,6 +360,8 @@ def train(
     source.training_batch(config.seed, 0, 1)  # refuses data that cannot be read before a folder is made
     normalised = any(isinstance(part, TaskNorm) for part in build_model(config.model).modules())
     check_shares(config.tasks_per_step, processes_of(machine), normalised)
+    if config.start is not None:
+        initial_model(config)  # refuses a start that does not fit before a folder is made
     prepare = partial(start_run, folder, config, resume)
     return launch(machine, prepare, _train, config, folder, resume, progress, machine)
 
@@ -362,7 +373,7 @@ def _train(
     keep_freed_memory()
     use_threads(machine.threads)
     source = task_source(config.task, config.data, episodes=config.episodes)
-    model = build_model(config.model, config.seed)
+    model = initial_model(config)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
     step_module = TrainingStep(model, config.objective, config.kl, machine.engine)
     module, optimizer = processes.setup(step_module, optimizer)
