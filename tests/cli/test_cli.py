@@ -62,7 +62,7 @@ def test_models_lists_the_family_as_json():
     regression = {row["name"] for row in rows if "regression" in row["tasks"]}
     papers, beyond = (
         {"cnp", "np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp"},
-        {"nvdp-attentive", "nvdp-conv", "anp", "convcnp", "tnp-d"},
+        {"nvdp-attentive", "nvdp-conv", "anp", "convcnp", "convgnp", "tnp-d"},
     )
     assert regression == papers | beyond
     classification = {row["name"] for row in rows if "classification" in row["tasks"]}

@@ -126,7 +126,7 @@ class DecoderConfig(Part):
     layers: int = 4  # hidden layers
     activation: str = "relu"
     sees: str = "x"  # or "x,r"
-    latent: int = 128  # dimension of z in the NP family
+    latent: int = 128  # dimension of z in the NP family; basis functions of convgnp
     weight_noise: str = "local"  # in training, on each point's pre-activation; or "weights", for comparison
 
     def __post_init__(self) -> None:
@@ -150,7 +150,7 @@ class AttentionConfig(Part):
 
 @dataclass(frozen=True)
 class ConvolutionConfig(Part):
-    """Convolutions over a grid on which the context is laid out: nvdp-conv and convcnp."""
+    """Convolutions over a grid on which the context is laid out: nvdp-conv, convcnp and convgnp."""
 
     channels: int = 64
     blocks: int = 6  # of each stage

@@ -16,6 +16,7 @@ from nvdp.nn.likelihoods import CategoricalLikelihood, GaussianLikelihood
 from nvdp.nn.mlp import MLP, ConditionedMLP, he_uniform_
 from nvdp.posteriors.base import Features, Posterior
 from nvdp.posteriors.latent import Decoder, LatentPosterior, PointPosterior
+from nvdp.posteriors.low_rank import LowRankPosterior
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet
 
@@ -25,7 +26,8 @@ LATENT_START = -3.0  # σ of z begins at 0.14: noise must not drown what the con
 class NeuralProcess(RegressionModel):
     """``cnp`` has the deterministic path alone, ``np`` the latent path alone, ``np+cnp`` both.
 
-    With a reader, the decoder also sees what each target reads of the context.
+    With a reader, the decoder also sees what each target reads of the context. With ``low_rank`` it gives basis
+    functions beside the mean, and the single function becomes a Gaussian over functions.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class NeuralProcess(RegressionModel):
         latent: bool,
         deterministic: bool,
         reader: Callable[[ModelConfig], Reader] | None = None,
+        low_rank: bool = False,
     ) -> None:
         made = None if reader is None else reader(config)  # first: the order decides which weights a seed gives
         super().__init__(config, paths=latent + deterministic)
@@ -48,13 +51,15 @@ class NeuralProcess(RegressionModel):
             self.latent_head = nn.Sequential(hidden, nn.ReLU(), head)
             condition += config.decoder.latent
         part = config.likelihood
-        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, components=part.components)
+        shared = low_rank and part.shared_std
+        self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
+        self.rank = config.decoder.latent if low_rank else 0
         self.network = ConditionedMLP(
             config.x_dim,
             condition,
             width=config.decoder.width,
             layers=config.decoder.layers,
-            outputs=self.likelihood.outputs,
+            outputs=self.likelihood.outputs + self.rank * config.y_dim,
             activation=config.decoder.activation,
             scale=config.inputs.seen_x,
             features=0 if made is None else made.size,
@@ -66,6 +71,9 @@ class NeuralProcess(RegressionModel):
         decoder: Decoder = self.network if read is None else ReadingDecoder(self.network, read)
         if not self.latent_inputs:
             outputs = partial(decoder, condition=representation)
+            if self.rank:
+                share = self.config.likelihood.joint_share
+                return LowRankPosterior(representation, outputs, self.likelihood, self.config.x_dim, self.rank, share)
             return PointPosterior(representation, outputs, self.likelihood, self.config.x_dim)
         latent_r, deterministic = representation.tensor_split([self.latent_inputs], dim=-1)
         loc, raw = self.latent_head(latent_r).chunk(2, dim=-1)

@@ -154,6 +154,13 @@ _SPECS = (
         reader="convolution",
     ),
     ModelSpec(
+        "convgnp",
+        "Convolutional Gaussian Neural Process: convcnp with a Gaussian of low rank over functions, joint density",
+        "likelihood",
+        regression=partial(NeuralProcess, latent=False, deterministic=True, reader=convolution_reader, low_rank=True),
+        reader="convolution",
+    ),
+    ModelSpec(
         "versa", "VERSA: Gaussian posterior of class weights from class means", "likelihood", classification=Versa
     ),
     ModelSpec("protonet", "Prototypical network: nearest class mean", "likelihood", classification=PrototypicalNetwork),

@@ -119,17 +119,18 @@ RULES = (
     ),
     # One noisy hidden layer and a low floor of the rates keep what a target reads precise.
     Rule({"family": "gp", "model": "nvdp-conv", "preset": "quick"}, model={"decoder.layers": 1, "rates.floor": 1e-3}),
+    Rule({"kind": "regression", "model": "convgnp"}, model={"likelihood.joint_share": 1.0, "decoder.latent": 64}),
     Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
     Rule(  # as published, but with normalisation before each part of a block
         {"kind": "regression", "model": "tnp-d"},
         model={"attention.by_distance": False, "attention.blocks": 6, "attention.heads": 4, "decoder.layers": 1},
     ),
     Rule(
-        {"family": "image", "model": ("nvdp-conv", "convcnp")},
+        {"family": "image", "reader": "convolution"},
         model={"convolution.low": 0.0, "convolution.high": 1.0, "convolution.kernel": 5},
     ),
     Rule(
-        {"family": "image", "model": ("nvdp-conv", "convcnp"), "preset": OWN},
+        {"family": "image", "reader": "convolution", "preset": OWN},
         model={"convolution.low": -2.0, "convolution.high": 2.0},
     ),
     Rule(  # x from [0, 1] to [−2, 2], y to [−1, 1]
@@ -279,7 +280,7 @@ def preset_config(
         facts = {"kind": "regression", "family": families.get(task, task)}
         source = task_source(task, data)
         base = ModelConfig(model, source.x_dim, source.y_dim).updated({"likelihood.variance": variance})
-        if isinstance(source, ImageTasks) and model in ("nvdp-conv", "convcnp"):
+        if isinstance(source, ImageTasks) and model_spec(model).reader == "convolution":
             base = base.updated({"convolution.cells": source.source.size})  # one for every pixel
     if preset not in known:
         raise unknown_name("preset", preset, known)
