@@ -135,7 +135,7 @@ def _shown(tasks: TaskBatch, order: Order) -> Bool[Tensor, "task point"]:
 
 def _scores(prediction: Prediction, tasks: TaskBatch) -> dict[str, Float[Tensor, " task"]]:
     y, mask = tasks.y.to(prediction.functions), tasks.mask.to(prediction.functions.device)
-    log_prob = prediction.component_log_prob(y)
+    log_prob = prediction.log_prob_by_sample(y)
     squared_error = (y - prediction.mean).square()
     values = (task_means(mixture_log_prob(log_prob), mask), task_means(log_prob.mean(0), mask))
     return dict(zip(SCORES, (*values, task_means(squared_error, mask).sqrt()), strict=True))

@@ -66,3 +66,22 @@ def test_a_target_beyond_the_grid_sees_its_edge():
 def test_three_inputs_are_refused():
     with pytest.raises(InputError, match="need 1 or 2 inputs; the task has 3"):
         ContextConvolution(3, 1, channels=4, blocks=1, kernel=3, grid=Grid(-1.0, 1.0, 21))
+
+
+@pytest.mark.parametrize(("x_dim", "cells", "patch"), [(2, 6, 2), (2, 7, 2), (2, 7, 3), (1, 9, 4)])
+def test_patches_of_cells_become_channels_and_cells_again(x_dim, cells, patch):
+    reader = ContextConvolution(x_dim, 1, channels=3, blocks=1, kernel=3, patch=patch, grid=Grid(0.0, 1.0, cells))
+    maps = torch.randn(2, 2, 1 if x_dim == 1 else cells, cells)
+    patches = reader._patches(maps)
+    reader.size, reader.last = 2, torch.nn.Identity()
+    # `_cells` expects a patch's cells before its channels, `_patches` gives channels first.
+    swapped = patches.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
+    assert torch.equal(reader._cells(swapped, maps.shape[-2:]), maps)
+
+
+def test_a_dense_u_net_of_patches_sees_where_a_pixel_is():
+    torch.manual_seed(0)
+    reader = ContextConvolution(2, 1, channels=8, blocks=1, kernel=3, levels=2, patch=2, dense=True, grid=Grid(0, 1, 6))
+    read = reader.read(points([[0.2, 0.4]], [[1.0]]))
+    assert read.maps.shape == (1, 8, 6, 6)
+    assert len(read.maps[0].flatten(1).T.unique(dim=0)) > 30  # every cell of the 36 has features of its own

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.extractors import EXTRACTORS, ConvExtractor, extractor_shape, pooled
+from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
 
 IMAGES = {"conv4": (1, 28), "conv5": (3, 84)}
 
@@ -77,3 +77,28 @@ def test_unknown_names_are_refused(trained):
         ConvExtractor("conv6", 1)
     with pytest.raises(InputError, match="'all'; expected running or batch"):
         trained(torch.zeros(1, 1, 28, 28), "all")
+
+
+@pytest.mark.parametrize(("channels", "size", "keep_odd"), [(1, 7, True), (3, 7, False), (2, 6, True)])
+def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(channels, size, keep_odd, generator):
+    block = ConvBlock(channels).double()
+    nn.init.normal_(block.scale, 0.0, 1.0, generator=generator)  # of either sign
+    nn.init.normal_(block.shift, 0.0, 1.0, generator=generator)
+    images = torch.rand(4, channels, size, size, generator=generator, dtype=torch.float64)
+    images[:, :, :4, :4] = 0.0  # ties, as on the background of a character
+    images.requires_grad_()
+    ours = block(images, "running", keep_odd)
+    maps = F.conv2d(images, block.weight, padding=1)
+    maps = F.batch_norm(maps, None, None, block.scale, block.shift, True)
+    expected = pooled(maps, keep_odd)
+    weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    inputs = (images, block.weight, block.scale, block.shift)
+    gradients = (torch.autograd.grad((result * weights).sum(), inputs) for result in (ours, expected))
+    torch.testing.assert_close(ours, expected, atol=1e-6, rtol=1e-5)
+    for own, reference in zip(*gradients, strict=True):
+        torch.testing.assert_close(own, reference, atol=1e-5, rtol=1e-5)
+
+
+def test_maps_of_grey_images_have_their_channels_last():
+    maps = convolved(torch.rand(2, 1, 6, 6), torch.rand(64, 1, 3, 3))
+    assert maps.is_contiguous(memory_format=torch.channels_last)

@@ -33,6 +33,15 @@ def test_a_component_has_the_density_of_one_normal(mixture):
     assert (components.mean(0) < mixture.log_prob(y)).all()  # E log p ≤ log E p
 
 
+def test_the_noise_of_a_sample_may_be_several_components(generator):
+    functions, stds = torch.randn(6, 3, 1, generator=generator), torch.rand(6, 3, 1, generator=generator) + 0.1
+    y, prediction = torch.zeros(3, 1), Prediction(functions, stds, noise=2)  # three φ with two components each
+    density = Normal(functions, stds).log_prob(y).exp()
+    expected = torch.stack([(density[k] + density[k + 3]) / 2 for k in range(3)]).log()
+    torch.testing.assert_close(prediction.log_prob_by_sample(y), expected)
+    torch.testing.assert_close(prediction.scaled([0.0], [1.0]).log_prob_by_sample(y).float(), expected)
+
+
 @pytest.mark.parametrize("level", [0.01, 0.05, 0.5, 0.9, 0.975])
 def test_quantile_inverts_the_distribution_function(mixture, level):
     torch.testing.assert_close(mixture.cdf(mixture.quantile(level)), torch.full((2, 3, 1), level, dtype=torch.float64))

@@ -155,7 +155,7 @@ class RegressionScores:
 
     def add_samples(self, prediction: Prediction, spread: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in a mixture of predictions, for two flavours and calibration on the targets, and functions' spread."""
-        log_prob = prediction.component_log_prob(tasks.y)
+        log_prob = prediction.log_prob_by_sample(tasks.y)
         self.add_log_likelihoods("expected_log", log_prob.mean(0), tasks)
         self.add_log_likelihoods("log_expected", mixture_log_prob(log_prob), tasks)
         target = tasks.target.mask

@@ -159,9 +159,11 @@ class ConvolutionConfig(Part):
     low: float = -2.5  # of the grid, in what networks see of x
     high: float = 2.5
     cells: int = 161  # on each axis
+    patch: int = 1  # cells of an axis that become channels of one position
+    dense: bool = False  # full convolutions, not depthwise ones
 
     def __post_init__(self) -> None:
-        self._check_sizes("convolution", "channels", "blocks", "levels", "kernel")
+        self._check_sizes("convolution", "channels", "blocks", "levels", "kernel", "patch")
         if self.kernel % 2 == 0:
             raise InputError(f"model setting 'convolution.kernel' is {self.kernel}; expected an odd number")
         if self.cells < 2 or not self.low < self.high:

@@ -32,6 +32,8 @@ def convolution_reader(config: ModelConfig) -> ContextConvolution:
         blocks=part.blocks,
         kernel=part.kernel,
         levels=part.levels,
+        patch=part.patch,
+        dense=part.dense,
         grid=Grid(part.low, part.high, part.cells),
         x_scale=config.inputs.place_x,
         y_scale=config.inputs.seen_y,

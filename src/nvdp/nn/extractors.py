@@ -3,14 +3,20 @@
 A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. Every call
 says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's features
 depend on that image alone, or those of the ``batch``, which is transductive.
+
+The first blocks are bound by memory, so a block makes few passes over its maps: maximum pooling comes before the
+normalisation, which is monotone (a negative scale is moved into the convolution), and both have one hand-derived
+gradient.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from nvdp.errors import InputError, unknown_name
@@ -54,8 +60,62 @@ def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool) -> T
     return F.relu(F.max_pool2d(maps, 2, ceil_mode=keep_odd))
 
 
+def convolved(
+    maps: Float[Tensor, "image channel row column"], weight: Tensor, bias: Tensor | None = None
+) -> Float[Tensor, "image more row column"]:
+    """A 3×3 convolution that keeps the size; the result has its channels last in memory.
+
+    With one channel both layouts look alike, and PyTorch would take the slower one: an empty channel tells them apart.
+    """
+    if maps.shape[1] == 1:
+        maps, weight = (F.pad(part, (0, 0, 0, 0, 0, 1)) for part in (maps, weight))
+    maps = maps.contiguous(memory_format=torch.channels_last)
+    return F.conv2d(maps, weight, bias, padding=1)
+
+
+class _NormalisedMaximum(torch.autograd.Function):
+    """ReLU(batch norm(2×2 maximum pooling)) for a scale that is not negative; also the batch's mean and 1/σ.
+
+    With the pooled maps p, their normalised values ẑ = (p − m)/σ and g the gradient after the ReLU, the gradient of
+    the maps is (scale/σ) [scatter(g) − mean(g) − ẑ mean(g ẑ)], where the means divide by the number of unpooled
+    values: sums over g and g ẑ need the pooled maps alone.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor, keep_odd: bool) -> tuple[Tensor, Tensor, Tensor]:
+        mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
+        inverse = torch.rsqrt(variance + EPSILON)
+        largest, places = F.max_pool2d(maps, 2, ceil_mode=keep_odd, return_indices=True)
+        factor = scale * inverse
+        result = torch.addcmul(_each(shift - mean * factor), largest, _each(factor)).relu_()
+        ctx.save_for_backward(maps, largest, places, result, mean, inverse, scale)
+        ctx.keep_odd = keep_odd
+        ctx.mark_non_differentiable(mean, variance)
+        return result, mean, variance
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        maps, largest, places, result, mean, inverse, scale = ctx.saved_tensors
+        gradient = torch.where(result > 0, gradient, 0)
+        along = (0, 2, 3)
+        shift_gradient = gradient.sum(along)
+        scale_gradient = ((gradient * largest).sum(along) - mean * shift_gradient) * inverse
+        count, factor = maps.numel() // maps.shape[1], scale * inverse
+        slope = factor * inverse * scale_gradient / count
+        offset = slope * mean - factor * shift_gradient / count
+        scattered = torch.ops.aten.max_pool2d_with_indices_backward(
+            gradient * _each(factor), maps, [2, 2], [2, 2], [0, 0], [1, 1], ctx.keep_odd, places
+        )
+        return scattered.addcmul_(maps, _each(-slope)).add_(_each(offset)), scale_gradient, shift_gradient, None
+
+
+def _each(channels: Float[Tensor, " channel"]) -> Float[Tensor, "channel 1 1"]:
+    return channels[:, None, None]
+
+
 class ConvBlock(nn.Module):
-    """Convolution and batch norm; the convolution needs no bias, as batch norm subtracts the mean."""
+    """Convolution, batch norm, ReLU and pooling; the convolution needs no bias, as batch norm subtracts the mean."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -68,15 +128,28 @@ class ConvBlock(nn.Module):
         self.register_buffer("running_mean", torch.zeros(CHANNELS))
         self.register_buffer("running_var", torch.ones(CHANNELS))
 
-    def forward(self, maps: Tensor, statistics: str) -> Tensor:
-        """Normalised maps before the ReLU."""
+    def forward(self, maps: Tensor, statistics: str, keep_odd: bool) -> Tensor:
+        """The maps after the block."""
         if self.training or statistics == "batch":
-            mean, variance = (self.running_mean, self.running_var) if self.training else (None, None)
-            maps = F.conv2d(maps, self.weight, padding=1)
-            return F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON)
+            return self._by_batch(maps, keep_odd)
         factor = self.scale * torch.rsqrt(self.running_var + EPSILON)  # one pass: batch norm folded into the weights
         bias = self.shift - self.running_mean * factor
-        return F.conv2d(maps, self.weight * factor[:, None, None, None], bias, padding=1)
+        return pooled(convolved(maps, self.weight * factor[:, None, None, None], bias), keep_odd)
+
+    def _by_batch(self, maps: Tensor, keep_odd: bool) -> Tensor:
+        if maps.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+            mean, variance = (self.running_mean, self.running_var) if self.training else (None, None)
+            maps = convolved(maps, self.weight)
+            return pooled(F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON), keep_odd)
+        sign = torch.where(self.scale < 0, -1.0, 1.0).to(self.scale)  # a maximum becomes a minimum where it is −1
+        maps = convolved(maps, self.weight * sign[:, None, None, None])
+        result, mean, variance = _NormalisedMaximum.apply(maps, self.scale * sign, self.shift, keep_odd)
+        if self.training:
+            count = maps.numel() // maps.shape[1]
+            with torch.no_grad():
+                self.running_mean.lerp_(mean * sign, MOMENTUM)
+                self.running_var.lerp_(variance * (count / max(count - 1, 1)), MOMENTUM)  # as F.batch_norm: unbiased
+        return result
 
 
 class ConvExtractor(nn.Module):
@@ -99,9 +172,9 @@ class ConvExtractor(nn.Module):
     ) -> Float[Tensor, "image feature"]:
         """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
-        maps = images.contiguous(memory_format=torch.channels_last)
+        maps = images
         for block in self.blocks:
-            maps = pooled(block(maps, statistics), self.shape.keep_odd)
+            maps = block(maps, statistics, self.shape.keep_odd)
         return maps.flatten(1)
 
 

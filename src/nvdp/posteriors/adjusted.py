@@ -205,7 +205,7 @@ class AdjustedPosterior:
             stds = residual.stds * drawn.stds
         if self.single:
             functions, stds = functions[:, 0], stds[:, 0]
-        return self._calibrated(Prediction(functions, stds, residual.coherent))
+        return self._calibrated(Prediction(functions, stds, residual.coherent, residual.noise))
 
     def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
         at = torch.as_tensor(x, dtype=torch.float64)
@@ -235,7 +235,7 @@ class AdjustedPosterior:
         factor = factor[0] if self.single else factor[:, None, None]
         mean = prediction.functions.double().mean(0)
         functions = mean + (prediction.functions.double() - mean) * factor
-        return Prediction(functions, prediction.stds.double() * factor, prediction.coherent)
+        return Prediction(functions, prediction.stds.double() * factor, prediction.coherent, prediction.noise)
 
 
 def _seen(x: Float[Tensor, "task point x"], expected: Prediction) -> Float[Tensor, "task point feature"]:

@@ -167,7 +167,12 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             samples: The number of components.
             generator: A generator or a seed; by default the seed 0.
         """
-        return self.predict(x, samples, generator)
+        if self.likelihood.components == 1:
+            return self.predict(x, samples, generator)
+        with torch.no_grad():
+            at = self._points(x)
+            generator = self._generator(at, samples, generator)
+            return self._prediction(self.sampled_outputs(at, samples, generator), coherent=False)
 
     @torch.no_grad()
     def joint_log_prob(

@@ -100,10 +100,12 @@ class IntegratedPosterior(DropoutPosterior):
         return joint_log_density(points, hidden, mean, variance, noise_std)
 
     def _integrated(self, hidden: list[Float[Tensor, "_ task point k"]]) -> Prediction:
-        means, stds = zip(*map(self._moments, hidden), strict=True)
-        return Prediction(self._shown(torch.cat(means)), self._shown(torch.cat(stds)), coherent=False)
+        parts = zip(*map(self._moments, hidden), strict=True)
+        means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in parts)
+        return Prediction(means, stds, coherent=False, noise=self.likelihood.components)
 
     def _moments(self, hidden: Float[Tensor, "sample task point k"]) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations (component of the noise, sample, task, point, y)."""
         layer, rates = self._last()
         weight, bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
         means, noise_stds = self.likelihood.mixture(hidden @ weight + bias[:, None])
@@ -112,7 +114,7 @@ class IntegratedPosterior(DropoutPosterior):
             for mean, theta in ((weight, layer.weight), (bias, layer.bias))
         )
         variance = hidden.square() @ weight_variance + bias_variance[:, None]
-        return means.flatten(0, 1), (variance + noise_stds.square()).sqrt().flatten(0, 1)
+        return means, (variance + noise_stds.square()).sqrt()
 
     def _last(self) -> tuple[DropoutLinear, LayerRates]:
         return list(self.network.dropout_layers())[-1], self.rates[-1]

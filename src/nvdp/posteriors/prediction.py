@@ -67,13 +67,24 @@ class Prediction(Mixture):
     (torch.Size([3, 1]), torch.Size([3, 1]), 1.645)
     """
 
+    noise: int = 1  # components that describe the noise of one φ: (noise · φ) components, those of one φ a stride apart
+
     def log_prob(self, y: Any) -> Float[Tensor, "*task point y"]:
         """log p(y | x) under the mixture, for a y at every point."""
         return mixture_log_prob(self.component_log_prob(y))
 
     def component_log_prob(self, y: Any) -> Float[Tensor, "component *task point y"]:
-        """log p(y | x, φ) under each component, for a y at every point."""
+        """The log-density of each component, for a y at every point."""
         return gaussian_log_prob(self._values(y), self.functions, self.stds)
+
+    def log_prob_by_sample(self, y: Any) -> Float[Tensor, "sample *task point y"]:
+        """log p(y | x, φ) of each φ, whose noise may be several components, for a y at every point.
+
+        >>> p = Prediction(torch.zeros(6, 3, 1), torch.ones(6, 3, 1), noise=2)
+        >>> p.log_prob_by_sample(torch.zeros(3, 1)).shape
+        torch.Size([3, 3, 1])
+        """
+        return mixture_log_prob(self.component_log_prob(y).unflatten(0, (self.noise, -1)))
 
     def cdf(self, y: Any) -> Float[Tensor, "*task point y"]:
         """P(Y ≤ y) under the mixture, for a y at every point."""
@@ -95,7 +106,9 @@ class Prediction(Mixture):
         if not 0 < level < 1:
             raise InputError(f"the quantile's level is {level}; expected a number between 0 and 1")
         if self.stds.dtype in HALF:
-            return Prediction(self.functions.float(), self.stds.float()).quantile(level).to(self.stds.dtype)
+            return (
+                Prediction(self.functions.float(), self.stds.float(), self.coherent).quantile(level).to(self.stds.dtype)
+            )
         normal = self.functions + self.stds * ndtri(torch.tensor(level, dtype=self.stds.dtype))
         if len(normal) == 1:
             return normal[0]
@@ -119,7 +132,7 @@ class Prediction(Mixture):
         """
         functions, stds = self.functions.double(), self.stds.double()
         shift, factor = (torch.as_tensor(v, dtype=functions.dtype, device=functions.device) for v in (centre, spread))
-        return Prediction(torch.addcmul(shift, functions, factor), stds * factor, self.coherent)
+        return Prediction(torch.addcmul(shift, functions, factor), stds * factor, self.coherent, self.noise)
 
     def sample(self, generator: torch.Generator | int = 0) -> Float[Tensor, "sample *task point y"]:
         """One noisy observation of each sampled function at every point, drawn from a generator or a seed."""
@@ -223,6 +236,6 @@ def prediction_of(
         return ClassPrediction(likelihood(outputs), coherent)
     if likelihood.components > 1 and not coherent:
         means, stds = likelihood.mixture(outputs)
-        return Prediction(means.flatten(0, 1), stds.flatten(0, 1), coherent)
+        return Prediction(means.flatten(0, 1), stds.flatten(0, 1), coherent, likelihood.components)
     mean, std = likelihood(outputs)
     return Prediction(mean, std, coherent)
