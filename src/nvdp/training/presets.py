@@ -156,6 +156,7 @@ RULES = (
             "rates.floor": 0.001,
         },
     ),
+    Rule({"family": "general", "preset": "cpu"}, {"steps": 40_000, "tasks_per_step": 32}),
     # On GP functions NVDP learns slower with it.
     Rule({"family": "image", "preset": OWN, "model": "nvdp"}, model={"rates.norm": True}),
     # Few-shot classification: the paper trains as VERSA does; shapes without a rule take those of 5-way 5-shot.
