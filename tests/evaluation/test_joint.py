@@ -8,7 +8,8 @@ from torch.distributions import MultivariateNormal
 
 from nvdp.data.gp import NOISE, GPTasks, MaternTNPTasks, TNPTasks
 from nvdp.evaluation.inferred import InferredGP
-from nvdp.evaluation.joint import fed_back, gaussian_joint, joint_scores, regrouped
+from nvdp.evaluation.joint import fed_back, gaussian_joint, joint_scores, own_contexts, regrouped
+from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
@@ -108,3 +109,14 @@ def test_scores_have_every_way_by_the_size_of_the_context(name, ways, small_conf
         assert len(row.keys() & {"gaussian", "mixture", "closed_form", "fed_back"}) == ways
         assert all(math.isfinite(row["ceiling"][key]) for key in ("single", "joint", "fed_back"))
         assert row["ceiling"]["joint"] > row["gaussian"]
+
+
+def test_given_its_own_context_a_deterministic_model_scores_its_targets_one_by_one():
+    batch = TNPTasks().validation_chunk(seed=2, chunk=0).first(3)
+    model = build_model(ModelConfig("cnp").updated({"encoder.size": 8, "decoder.width": 8}))
+    row = own_contexts(model, [batch], samples=2)
+    log_prob, mask = model.adapt(batch.context).predict(batch.x).log_prob(batch.y)[..., 0], batch.target.mask
+    one_by_one = ((log_prob * mask).sum(-1) / mask.sum(-1)).mean()
+    assert row["together"] == pytest.approx(float(one_by_one), abs=1e-5)
+    assert row["ceiling"] > row["together"]
+    assert own_contexts(model, [GPTasks().validation_chunk(0, 0).first(1)]) is None  # 400 points

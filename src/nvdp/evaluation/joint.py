@@ -196,6 +196,43 @@ def joint_scores(
     }
 
 
+@torch.no_grad()
+def own_contexts(
+    model: MetaModel[Any], batches: Sequence[TaskBatch], seed: int = 0, samples: int = SAMPLES
+) -> dict[str, Any] | None:
+    """All targets of each task together, given the task's own context, in nats per scalar output.
+
+    The best of what a model has: its closed form, or the mixture over sampled functions. Of GP functions also the
+    `ceiling`, a GP that must infer the kernel.
+
+    Args:
+        model: A regression model.
+        batches: Tasks.
+        seed: Of samples.
+        samples: Functions.
+
+    Returns:
+        ``together``, its ``stderr``, ``tasks`` and ``ceiling``; None if a task has more than `TARGETS` points.
+    """
+    if max(batch.x.shape[1] for batch in batches) > TARGETS:
+        return None
+    model.eval()
+    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    together, ceiling = RunningMoments(), RunningMoments()
+    for batch in batches:
+        tasks = batch.to(device).to(dtype)
+        target, posterior = tasks.target, model.posterior_given(tasks.context)
+        density = posterior.joint_closed_form(target)
+        if density is None:
+            density = posterior.joint_log_prob(target, samples, derived_generator(seed, "own", device=device))
+        count = batch.target.mask.sum(-1).clamp(min=1)
+        together.add(density.cpu() / (count * target.y.shape[-1]))
+        if isinstance(batch, GPTaskBatch):
+            ceiling.add(InferredGP(smallest_std(model.config)).joint_log_prob(batch) / count)
+    row = {"together": together.mean, "stderr": together.stderr, "tasks": together.count}
+    return row | ({"ceiling": ceiling.mean} if ceiling.count else {})
+
+
 def _first_points(tasks: Any, points: int) -> Any:
     """The tasks with their first points alone."""
     return replace(tasks, **{part: getattr(tasks, part)[:, :points] for part in ("x", "y", "is_context", "mask")})

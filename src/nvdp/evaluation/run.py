@@ -11,7 +11,7 @@ from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
 from nvdp.evaluation.gates import gates
-from nvdp.evaluation.joint import joint_scores
+from nvdp.evaluation.joint import joint_scores, own_contexts
 from nvdp.evaluation.metrics import Watch, evaluate
 from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
@@ -25,6 +25,7 @@ from nvdp.training.run_folder import load_any_run
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers
 DEFAULT_TASKS = {"regression": 2_048, "classification": 600}  # the latter is the paper's
 JOINT_TASKS = 64  # of regression: their targets are also scored together
+OWN_CONTEXTS = 1_024  # of tasks with few points: the same, given their own contexts
 QUERIES = 15  # of a class
 MAX_NUMBERS = 1 << 22  # in the inputs of tasks that are scored together, once for each output
 
@@ -88,8 +89,8 @@ def evaluate_run(
 
     Returns:
         The run's name and task, what `nvdp.evaluation.metrics.evaluate` returns and, for regression, `joint`: what
-        `nvdp.evaluation.joint.joint_scores` returns. Where they were asked for, also what `nvdp.evaluation.gates.gates`
-        returns.
+        `nvdp.evaluation.joint.joint_scores` returns, and of tasks with few points `own_contexts`, of the same module.
+        Where they were asked for, also what `nvdp.evaluation.gates.gates` returns.
     """
     config, model, step = load_any_run(folder)
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
@@ -106,11 +107,12 @@ def evaluate_run(
         plan = _episodes(folder, config, config.episodes, model, split, shape or EpisodeShape())
     model.to(chosen_device(device))
     batches = small_batches(validation_tasks(plan.source, seed, tasks))
-    together = None
+    together = own = None
     if config.model.kind == "regression" and joint > 0:
         together = joint_scores(
             model, list(small_batches(validation_tasks(plan.source, seed, min(tasks, joint)))), seed
         )
+        own = own_contexts(model, list(validation_tasks(plan.source, seed, min(tasks, OWN_CONTEXTS))), seed)
     return {
         "model": config.model.name,
         "task": config.task,
@@ -120,6 +122,7 @@ def evaluate_run(
         **plan.facts,
         **({} if plan.oracle is None else plan.oracle.result()),
         **({} if together is None else {"joint": together}),
+        **({} if own is None else {"own_contexts": own}),
         **(
             gates(model, list(validation_tasks(plan.source, seed, min(tasks, max(joint, 2)))), together, seed)
             if ask_gates

@@ -168,20 +168,22 @@ ALIVE: Changes = {  # of plain NVDP with its last layer integrated out: what mak
     "std-of-network": {"model.likelihood.shared_std": False},
     "kl-0": _kl("elbo", 0.0),
     "kl-0.01": _kl("elbo", 0.01),
+    "floor-0.002": {"model.rates.floor": 0.002},
 }
 ALIVE_SEEDS, ALIVE_SEEDED = (1, 2), (SHIPPED, "kl-0")  # the variational prior, with it and without
 
 
 def alive(budget: str) -> Sequence[PlannedRun]:
     """Plain NVDP, one change at a time, equal steps; with and without the variational prior under three seeds."""
-    steps = {"quick": 60, "cpu": 4_000, "paper": PAPER_STEPS}[budget]
-    base = preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10)
+    steps = {"quick": 60, "cpu": 1_000, "paper": PAPER_STEPS}[budget]
+    base = preset_config("gp", "nvdp", "quick", steps=steps, warmup_steps=steps // 10)
     runs = {name: changed(base, change) for name, change in ALIVE.items()}
     runs |= {f"{name}-seed-{seed}": replace(runs[name], seed=seed) for name in ALIVE_SEEDED for seed in ALIVE_SEEDS}
     return _tuning_runs(runs, {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget])
 
 
-TNP_MODELS = {"tnp-d": 7_000, "nvdp-attentive": 5_000, "nvdp-conv": 7_500, "convcnp": 12_000, "nvdp": 10_000}
+# As many steps as take the time of 2,500 steps of TNP-D.
+TNP_MODELS = {"tnp-d": 2_500, "convgnp": 5_000, "nvdp-conv": 2_850, "nvdp": 3_300}
 
 
 def tnp(budget: str) -> Sequence[PlannedRun]:
@@ -191,7 +193,7 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
         for name, cpu_steps in TNP_MODELS.items():
             steps = {"quick": 60, "cpu": cpu_steps, "paper": 100_000}[budget]
             tasks = {"quick": 64, "cpu": 4_096, "paper": 48_000}[budget]
-            config = preset_config(task, name, "cpu", steps=steps, warmup_steps=steps // 10)
+            config = preset_config(task, name, "quick", steps=steps, warmup_steps=steps // 10)
             rows.append(PlannedRun(f"{name}-{task}", config, tasks))
     return rows
 

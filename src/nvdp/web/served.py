@@ -17,6 +17,7 @@ from nvdp.data import gp
 from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
+from nvdp.evaluation.inferred import InferredGP
 from nvdp.images.classify import PictureClassifier
 from nvdp.loading import Predictor, find_run, load, pretrained_names
 from nvdp.models.registry import model_spec
@@ -24,7 +25,6 @@ from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.adjusted import AdjustedPosterior
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.units import ContextUnits, PosteriorInUnits, Units
-from nvdp.web.exact_gp import ExactGP
 from nvdp.web.limits import (
     DEAR_PAIRS,
     DEAR_SAMPLED,
@@ -41,6 +41,7 @@ from nvdp.web.schemas import ModelEntry, TableColumns
 
 FUNCTIONS, CHARACTERS = ("general", "gp", "trig"), "omniglot-fewshot"  # tasks that have a page of their own
 EXACT_GP = "exact-gp"
+EXACT_CELLS = (8, 6)  # of its grid over the length scale and the signal scale: answers while a pointer moves
 COMPARES_ALL = (EXACT_GP, "nvdp-attentive", "anp")  # models that compare every query point with every context point
 DECIMALS, RATE_DECIMALS = 6, 4
 
@@ -49,7 +50,7 @@ class ServedModel:
     """A regression model under the name that requests give it."""
 
     def __init__(
-        self, entry: ModelEntry, predictor: Predictor | ExactGP, units: Units, max_query: int = MAX_QUERY
+        self, entry: ModelEntry, predictor: Predictor | InferredGP, units: Units, max_query: int = MAX_QUERY
     ) -> None:
         self.entry, self.predictor, self.units, self.max_query = entry, predictor, units, max_query
         # The unit of a table may be small: decimals are counted from its spread.
@@ -104,7 +105,7 @@ class ServedModel:
             most_context=MAX_CONTEXT_EXACT,
             has_rates=False,
         )
-        return cls(entry, ExactGP(), Units.identity(1, 1), MAX_QUERY_EXACT)
+        return cls(entry, InferredGP(cells=EXACT_CELLS), Units.identity(1, 1), MAX_QUERY_EXACT)
 
     def is_dear(self, context: int, query: int, samples: int) -> bool:
         """Whether an answer takes more than some hundredths of a second, so that others should go first."""
