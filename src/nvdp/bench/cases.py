@@ -31,7 +31,8 @@ from nvdp.nn.attention import DistanceAttention, plain_attention
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Trainer, TrainingStep, build_optimizer
+from nvdp.training.loop import Trainer, TrainingStep
+from nvdp.training.optimizers import build_optimizer
 from nvdp.training.presets import preset_config
 
 Step = Callable[[], None]

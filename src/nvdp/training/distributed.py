@@ -24,6 +24,7 @@ from nvdp.errors import InputError
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.randomness import ShareOfNoise
 from nvdp.tasks import TaskBatch
+from nvdp.training.optimizers import clip_gradients
 
 if TYPE_CHECKING:  # Fabric takes as long to import as PyTorch
     from lightning_fabric import Fabric
@@ -67,7 +68,7 @@ class SingleProcess:
 
     def clip_gradients(self, module: nn.Module, optimizer: Any, largest: float) -> Tensor:
         """Clip the norm of the whole gradient; the norm before."""
-        return nn.utils.clip_grad_norm_(module.parameters(), largest)
+        return clip_gradients(module.parameters(), largest)
 
     def any_signal(self, number: int | None) -> int | None:
         """The signal that any process was sent."""
@@ -114,6 +115,8 @@ class ProcessGroup(SingleProcess):
 
     def clip_gradients(self, module: nn.Module, optimizer: Any, largest: float) -> Tensor:
         """Clip the norm of the whole gradient; the norm before."""
+        if self.device.type == "cpu":  # where gradients are never scaled
+            return super().clip_gradients(module, optimizer, largest)
         norm = self.fabric.clip_gradients(module, optimizer, max_norm=largest, error_if_nonfinite=False)
         assert norm is not None
         return norm

@@ -6,7 +6,7 @@ resumes bit for bit, as every step derives its tasks and its noise from the seed
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -40,14 +40,11 @@ from nvdp.training.config import RunConfig, TrainingConfig, config_digest
 from nvdp.training.distributed import CPU, Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.distributed import Machine as Machine
 from nvdp.training.grow import start_from
+from nvdp.training.optimizers import build_optimizer
 from nvdp.training.progress import StopRequest, TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
 
 MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before training gives up
-OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, Any]]] = {
-    "adam": (torch.optim.Adam, {"fused": True}),
-    "nadam": (torch.optim.NAdam, {"foreach": True}),
-}
 
 
 def learning_rate_at(settings: TrainingConfig, step: int, progress: float | None = None) -> float:
@@ -100,16 +97,6 @@ def initial_model(config: RunConfig) -> AnyModel:
     if config.start is not None:
         start_from(model, Path(config.start), config.seed)
     return model
-
-
-def build_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
-    """The optimiser of that name.
-
-    >>> type(build_optimizer("nadam", [nn.Parameter(torch.zeros(1))], 1e-3)).__name__
-    'NAdam'
-    """
-    kind, options = OPTIMIZERS[name]
-    return kind(parameters, lr=learning_rate, **options)
 
 
 @dataclass
