@@ -3,12 +3,14 @@
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
+import nvdp
 from nvdp.bench import SUITES, Settings, adapt, fewshot, report, run_suite, step, tables
 from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
@@ -31,7 +33,8 @@ REGRESSION = list(PAPERS)
 
 @pytest.fixture(scope="module")
 def step_result():
-    rows = step_rows(2, [TINY, replace(TINY, model="np+cnp", shape="mnist", x_dim=2)], warmup=1)
+    before = Path(nvdp.__file__).parents[1]  # this version itself
+    rows = step_rows(2, [TINY, replace(TINY, model="np+cnp", shape="mnist", x_dim=2)], warmup=1, before=before)
     return {"suite": "step", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
 
 
@@ -119,7 +122,7 @@ def test_a_variant_that_ran_elsewhere_reports_its_own_time_and_scaling_is_applie
 def test_step_rows_keep_the_contract(step_result):
     for row in step_result["rows"]:
         assert set(row) >= CONTRACT
-        for name in ("ours", "autograd", "floor", "autograd_default_malloc"):
+        for name in ("ours", "autograd", "floor", "autograd_default_malloc", "before"):
             low, high = row[f"{name}_quartiles_ms"]
             assert 0 < low <= row[f"{name}_ms"] <= high
         assert row["ours_over_floor"] > 0

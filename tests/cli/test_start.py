@@ -11,7 +11,7 @@ import nvdp
 from nvdp import _MODULES
 
 HEAVY = {
-    "torch", "torch._dynamo", "jaxtyping", "pandas", "sklearn", "scipy", "matplotlib", "lightning_fabric",
+    "numpy", "torch", "torch._dynamo", "jaxtyping", "pandas", "sklearn", "scipy", "matplotlib", "lightning_fabric",
     "tensorboard", "fastapi",
 }  # fmt: skip
 
@@ -38,12 +38,12 @@ def test_help_and_version_import_nothing_heavy(arguments):
 
 def test_importing_nvdp_is_quiet_and_waits_with_torch_until_a_name_is_used():
     assert heavy_imports("import nvdp") == set()
-    assert heavy_imports("import nvdp\nnvdp.load") == {"torch", "jaxtyping"}
+    assert heavy_imports("import nvdp\nnvdp.load") == {"numpy", "torch", "jaxtyping"}
 
 
 def test_a_server_starts_without_what_it_does_not_need():
     loaded = heavy_imports("from nvdp.web.server import create_app\ncreate_app()")
-    assert loaded == {"torch", "jaxtyping", "fastapi"}
+    assert loaded == {"numpy", "torch", "jaxtyping", "fastapi"}
 
 
 def test_public_names_are_those_that_are_imported_when_used():

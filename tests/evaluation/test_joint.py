@@ -91,6 +91,25 @@ def test_a_cnp_has_independent_targets_and_gains_by_feeding_them_back(small_conf
     assert torch.allclose(fed_back(model, tasks).float(), by_hand, rtol=1e-4)
 
 
+def test_feeding_back_encodes_every_target_once_where_sums_are_enough(small_config, tasks, monkeypatch):
+    model = build_model(small_config("nvdp")).eval()
+    encode, encoded = model.encoder.encode, []
+
+    def counted(points):
+        encoded.append(points.x.shape[1])
+        return encode(points)
+
+    again = sum(
+        model.adapt(PointSet(tasks.x[:, :point], tasks.y[:, :point], tasks.mask[:, :point]))
+        .predict(tasks.x[:, [point]])
+        .log_prob(tasks.y[:, [point]])[:, 0, 0]
+        for point in range(5, 17)
+    )
+    monkeypatch.setattr(model.encoder, "encode", counted)
+    assert torch.allclose(fed_back(model, tasks).float(), again, rtol=1e-4)
+    assert encoded == [5, 5] + 11 * [1]  # the context for its posterior and for its sums, then each target
+
+
 def test_a_gaussian_is_fitted_to_functions_and_noise(generator):
     root = torch.tensor([[1.0, 0.0], [0.8, 0.3]])
     functions = (torch.randn(50_000, 2, generator=generator) @ root.T)[:, None, :, None]

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.nn.convolution import ContextConvolution, Grid
+from nvdp.nn.convolution import ContextConvolution, Grid, fused_block, plain_block
 from nvdp.tasks import PointSet
 
 
@@ -85,3 +85,12 @@ def test_a_dense_u_net_of_patches_sees_where_a_pixel_is():
     read = reader.read(points([[0.2, 0.4]], [[1.0]]))
     assert read.maps.shape == (1, 8, 6, 6)
     assert len(read.maps[0].flatten(1).T.unique(dim=0)) > 30  # every cell of the 36 has features of its own
+
+
+@pytest.mark.parametrize(("kernel", "size", "group"), [((1, 3), (1, 5), 1), ((3, 3), (4, 3), 1), ((3, 3), (4, 3), 2)])
+def test_a_block_has_the_values_and_gradients_of_autograd(kernel, size, group):
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((3, 2, *size), (2, group, *kernel), (2,), (2, 2, 1, 1), (2,))
+    parts = [torch.randn(*shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
+    torch.testing.assert_close(fused_block(*parts), plain_block(*parts), rtol=1e-12, atol=1e-12)
+    assert torch.autograd.gradcheck(fused_block, parts)

@@ -23,7 +23,7 @@ from torch import Tensor
 from nvdp.bench.timing import Span, Timings, interleaved, measured
 from nvdp.data.gp import DOMAIN, LENGTH_SCALES, NOISE, SIGNAL_SCALES, GPTaskBatch, rbf_kernel
 from nvdp.errors import InputError
-from nvdp.loading import load
+from nvdp.loading import Predictor, load
 from nvdp.models.base import MetaModel
 from nvdp.nn.likelihoods import gaussian_log_prob
 from nvdp.randomness import derived_generator
@@ -39,14 +39,17 @@ FINE_TUNING_STEPS, FINE_TUNING_RATE = 5, 5e-4  # the learning rate of the paper'
 MODULES = {"sklearn": "scikit-learn", "gpytorch": "gpytorch"}
 
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
+QUICK_CONTEXTS, QUICK_MANY = (5, 50), 50
 TURN_MS = 20.0
-TOGETHER = ("ours", "mean_weights", "attentive")  # methods that take many tasks at once
+TOGETHER = ("ours", "mean_weights", "attentive", "general")  # methods that take many tasks at once
 NAMES = (*TOGETHER, "finetune", *MODULES)
 NOTES = {
     "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict at 400 targets in closed form",
     "mean_weights": "the same with φ at its mean (posterior.at_mean_parameters): no weight uncertainty",
     "fastest": "mean_weights in bfloat16 (torch.autocast) on all cores",
     "attentive": "as ours, by the attentive NVDP (pretrained gp)",
+    "general": "NVDPRegressor's default, the pretrained general model, in the user's units; its mixture is scored as a "
+    "Gaussian of the same mean and deviation",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
     "sklearn": "GaussianProcessRegressor, Constant × RBF + White, default optimiser, no restarts, fitted to it",
     "gpytorch": "ExactGP, scaled RBF, 50 Adam iterations at 0.1 as in its tutorial, fitted to the context",
@@ -62,12 +65,12 @@ def missing_peers() -> list[str]:
     return [package for module, package in MODULES.items() if find_spec(module) is None]
 
 
-def adapted(model: MetaModel, mean_weights: bool = False) -> Method:
+def adapted(model: MetaModel | Predictor, mean_weights: bool = False) -> Method:
     """Ours: adapt and predict."""
 
     @torch.no_grad()
     def predict(x: Points, y: Points, x_target: Points) -> Gaussian:
-        posterior = model.adapt(x, y)
+        posterior: Any = model.adapt(x, y)
         prediction = posterior.at_mean_parameters(x_target) if mean_weights else posterior.predict(x_target)
         return prediction.mean, prediction.std
 
@@ -155,7 +158,8 @@ def adapt_rows(
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
     model = _model(run)
     methods = {"ours": adapted(model), "mean_weights": adapted(model, mean_weights=True)}
-    methods |= {"attentive": adapted(load("gp").model), "finetune": fine_tuned(model)}
+    methods |= {"attentive": adapted(load("gp").model), "general": adapted(load("general"))}
+    methods["finetune"] = fine_tuned(model)
     absent = missing_peers()
     for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):
         if MODULES[name] not in absent:
@@ -246,7 +250,7 @@ def _many_tasks_row(model: MetaModel, methods: dict[str, Method], many: int, loo
             methods[name](x[index], y[index], x_target[index])
 
     variants = {name: partial(at_once if name in TOGETHER else loop, name) for name in methods}
-    timings = interleaved(variants | {"fastest": fastest}, rounds=5)
+    timings = interleaved(variants | {"fastest": fastest}, rounds=2)
     scale = {name: many / loop_tasks for name in methods if name not in TOGETHER}
     row = _row(model, f"S={size}, {TARGETS} targets, {many} tasks", many, size, timings, scale)
     oracle = batch.oracle().log_prob(batch.y.double())[:, size:].mean()

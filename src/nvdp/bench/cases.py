@@ -28,6 +28,7 @@ from nvdp.bench.naive import NaiveNeuralProcess, NaiveNVDP
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model, model_spec
 from nvdp.nn.attention import DistanceAttention, plain_attention
+from nvdp.nn.convolution import ConvolutionBlock, plain_block
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 from nvdp.training.config import RunConfig
@@ -98,11 +99,13 @@ class Case:
 
 
 def our_step(case: Case, engine: str = "fused") -> Step:
-    """A step of the training loop; with the engine autograd, attention is by autograd too."""
+    """A step of the training loop; with the engine autograd, attention and convolutions are by autograd too."""
     model, tasks, recipe = build_model(case.config), case.batch(), case.recipe
     for part in model.modules():
         if isinstance(part, DistanceAttention) and engine == "autograd":
             part.compute = plain_attention
+        if isinstance(part, ConvolutionBlock) and engine == "autograd":
+            part.compute = plain_block
     optimizer = build_optimizer(recipe.optimizer, model.parameters(), recipe.learning_rate)
     inputs = (tasks.x, tasks.y, tasks.is_context, tasks.mask, derived_generator(0, "bench noise"))
     module = TrainingStep(model, recipe.objective, recipe.kl, engine)

@@ -30,13 +30,15 @@ TEXTS = {
 straightforward version, in the same process; the *floor*, the step's matrix products alone on buffers that already
 exist; and the straightforward version in a process with glibc's default allocator, as a person would run it first.
 Models that read the context are measured as they ship: *autograd* is then the same model without hand-derived
-gradients, and the *floor* has the products and convolutions of a recorded step.""",
+gradients, and the *floor* has the products and convolutions of a recorded step. *before* is a step of an earlier
+version of the package in a process of its own.""",
     "adapt": """From the context of a new task to the mean and deviation at 400 targets, one thread. The Gaussian
 processes fit their kernel to the context; *finetune* takes five gradient steps with the same network. LL is of the
 targets, so a method that is fast and over-confident shows; the oracle is the GP with the true kernel. Each method has
 turns of at least 20 ms, with a new task in every call; the first call of a turn is slower, as the other methods have
-used the caches. *mean_weights* leaves the uncertainty of the weights out. For many tasks the Gaussian processes take
-one after the other; *fastest* is *mean_weights* in bfloat16 (`torch.autocast`) on all cores.""",
+used the caches. *mean_weights* leaves the uncertainty of the weights out. *general* is the pretrained general model,
+which scales inputs and outputs by the context. For many tasks the Gaussian processes take one after the other;
+*fastest* is *mean_weights* in bfloat16 (`torch.autocast`) on all cores.""",
     "fewshot": """A new classification task, one thread: *adapt* is from labelled support images to a classifier,
 *predict* from 15 more images a class to probabilities averaged over 10 sampled classifiers. Both include the
 extractor.""",
@@ -61,6 +63,7 @@ class Settings:
     run: Path | None = None  # a trained model, for adapt
     seconds: float | None = None  # of training, for each recipe of quality and each fit of tables
     folds: int = tables.FOLDS  # of tables: how many are fitted
+    before: Path | None = None  # of step: the src folder of an earlier version
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,14 @@ def table(result: dict[str, Any]) -> Table:
 
 
 def _step(settings: Settings) -> list[Row]:
-    return step.step_rows(rounds=5, warmup=1) if settings.quick else step.step_rows(rounds=40, warmup=3)
+    rounds, warmup = (4, 1) if settings.quick else (10, 2)
+    return step.step_rows(rounds, warmup=warmup, before=settings.before)
 
 
 def _adapt(settings: Settings) -> list[Row]:
-    return adapt.adapt_rows(settings.run, *((6, 6.0) if settings.quick else (100, 300.0)))
+    if settings.quick:
+        return adapt.adapt_rows(settings.run, 4, 4.0, adapt.QUICK_CONTEXTS, adapt.QUICK_MANY)
+    return adapt.adapt_rows(settings.run, 30, 15.0)
 
 
 def _growth(settings: Settings) -> list[Row]:
@@ -199,6 +205,7 @@ SUITES: dict[str, Suite] = {
             "ours / floor": _number("ours_over_floor", ".2f", " ×"),
             "autograd / ours": _number("autograd_over_ours", ".2f", " ×"),
             "default malloc / ours": _number("autograd_default_malloc_over_ours", ".2f", " ×"),
+            "before / ours": _number("before_over_ours", ".2f", " ×"),
             "tasks (images) / s": _number("tasks_per_second", ".0f"),
         },
     ),

@@ -5,7 +5,9 @@ of NVDP's step as tasks, points, width and layers grow.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +30,7 @@ STEP_NOTES = {
     "autograd_default_malloc": "the same in a process with glibc's default allocator, taking its turn in every round",
     "cpu": "processor time of the process that did the work; the ratios to trust on a machine that is busy otherwise",
     "floor": "only the step's matrix products, on preallocated buffers; see nvdp.bench.cases for how they are counted",
+    "before": "a step of an earlier version of the package (--before) in a process of its own, with its own presets",
     "readers": "nvdp-attentive, anp, nvdp-conv and convcnp as they ship (preset cpu); autograd is the same model "
     "without hand-derived gradients, and the floor repeats the products and convolutions of a recorded step",
 }
@@ -35,7 +38,7 @@ STEP_NOTES = {
 BASE = Case()
 AXES: dict[str, tuple[int, ...]] = {
     "tasks": (4, 64, 256),
-    "points": (10, 30, 300, 1000),
+    "points": (10, 30, 300, 1000, 10_000),
     "width": (256, 512, 1024, 2048, 4096),
     "layers": (1, 2, 8),
 }
@@ -50,16 +53,19 @@ GROWTH_NOTES = {
 }
 
 
-def step_rows(rounds: int, cases: Sequence[Case] = CASES, warmup: int = 2) -> list[dict[str, Any]]:
+def step_rows(
+    rounds: int, cases: Sequence[Case] = CASES, warmup: int = 2, before: Path | None = None
+) -> list[dict[str, Any]]:
     """One row a case; ratios are medians over rounds of the ratio within a round."""
-    rows = []
-    with Worker(torch.get_num_threads(), keep_memory=False) as worker:
-        for case in cases:
-            rows.append(_step_row(case, worker, rounds, warmup))
-    return rows
+    threads = torch.get_num_threads()
+    with (
+        Worker(threads, keep_memory=False) as worker,
+        nullcontext() if before is None else Worker(threads, keep_memory=True, source=before) as old,
+    ):
+        return [_step_row(case, worker, old, rounds, warmup) for case in cases]
 
 
-def _step_row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str, Any]:
+def _step_row(case: Case, worker: Worker, old: Worker | None, rounds: int, warmup: int) -> dict[str, Any]:
     ours, naive, floor = our_step(case), naive_step(case), floor_step(case)
     variants: dict[str, Variant] = {
         "ours": lambda _: ours(),
@@ -68,6 +74,9 @@ def _step_row(case: Case, worker: Worker, rounds: int, warmup: int) -> dict[str,
         "autograd_default_malloc": lambda _: worker.step("autograd", case),
     }
     pairs = [("ours", "floor"), ("autograd", "ours"), ("autograd_default_malloc", "ours")]
+    if old is not None:
+        variants["before"] = lambda _: old.step("ours", case)
+        pairs.append(("before", "ours"))
     timings = interleaved(variants, rounds, warmup)
     ratios = {}
     for name, base in pairs:

@@ -146,10 +146,18 @@ def _processor() -> str:
 
 
 class Worker:
-    """Starts the process and sends it commands; ``keep_memory=False`` leaves glibc's allocator at its defaults."""
+    """Starts the process and sends it commands.
 
-    def __init__(self, threads: int, keep_memory: bool) -> None:
+    Args:
+        threads: Of PyTorch.
+        keep_memory: False leaves glibc's allocator at its defaults.
+        source: The src folder of another version of the package, which the process imports instead of this one.
+    """
+
+    def __init__(self, threads: int, keep_memory: bool, source: Path | None = None) -> None:
         environment = os.environ | {"NVDP_KEEP_MEMORY": "1" if keep_memory else "0"}
+        if source is not None:
+            environment["PYTHONPATH"] = str(source)
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from nvdp.bench.timing import answer_commands; answer_commands()", str(threads)],
             stdin=subprocess.PIPE,

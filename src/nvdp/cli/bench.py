@@ -9,6 +9,7 @@ from rich.console import Console
 
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Force
+from nvdp.errors import InputError
 
 
 @app.command(rich_help_panel=PAPER)
@@ -24,6 +25,9 @@ def bench(
         typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 150 (processor), quick 6", min=1),
     ] = None,
     folds: Annotated[int, typer.Option(help="tables: how many of the five folds to fit and score.", min=1, max=5)] = 5,
+    before: Annotated[
+        Path | None, typer.Option(help="step: the src folder of an earlier version, whose steps take turns with ours.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
@@ -43,10 +47,12 @@ def bench(
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, write_text
 
+    if before is not None and not (before / "nvdp").is_dir():
+        raise InputError(f"{before} has no folder nvdp; expected the src folder of an earlier version")
     check_outputs([*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])], force=force)
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    result = run_suite(suite, Settings(quick, run, seconds, folds), threads)
+    result = run_suite(suite, Settings(quick, run, seconds, folds, before), threads)
     Console().print(table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

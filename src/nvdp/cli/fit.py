@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
@@ -14,6 +13,7 @@ from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
 from nvdp.errors import InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from nvdp.data.tables import TableTask
@@ -171,6 +171,8 @@ def predict(
     write_predictions(frame, parts, out)
     typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(parts)} tasks")
     if plot is not None:
+        import numpy as np
+
         from nvdp.plots.tables import figure_tables
 
         panels = [_panel(predictor, each.name, each, np.empty((0, 2))) for each in known.tasks[:DRAWN]]
@@ -179,6 +181,7 @@ def predict(
 
 
 def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.DataFrame":
+    import numpy as np
     import pandas as pd
 
     assert predictor.columns is not None
@@ -193,11 +196,14 @@ def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.Dat
 def _posterior(predictor: "Predictor", context: "TableTask | None") -> Any:
     if context is not None:
         return predictor.adapt(context.x, context.y)
+    import numpy as np
+
     units = predictor.units
     return predictor.adapt(np.empty((0, len(units.x_centre))), np.empty((0, len(units.y_centre))))
 
 
-def _held_out_panel(predictor: "Predictor", x: np.ndarray, y: np.ndarray, index: int) -> "TablePanel":
+def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", index: int) -> "TablePanel":
+    import numpy as np
     import torch
 
     from nvdp.data.tables import TableTask
@@ -209,7 +215,9 @@ def _held_out_panel(predictor: "Predictor", x: np.ndarray, y: np.ndarray, index:
     return _panel(predictor, f"held-out task {index + 1}", context, others)
 
 
-def _panel(predictor: "Predictor", title: str, context: "TableTask", others: np.ndarray) -> "TablePanel":
+def _panel(predictor: "Predictor", title: str, context: "TableTask", others: "np.ndarray") -> "TablePanel":
+    import numpy as np
+
     from nvdp.plots.tables import TablePanel
 
     units = predictor.units

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import typer
 
 from nvdp.errors import InputError
@@ -42,6 +41,7 @@ def predicted_rows(posterior: Any, task: "TableTask", samples: int, outputs: Seq
     With several outputs each column begins with its output's name. Rows are predicted in parts, so that memory is
     bounded.
     """
+    import numpy as np
     import pandas as pd
 
     parts = []

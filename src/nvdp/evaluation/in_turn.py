@@ -3,10 +3,11 @@
 p(y₁ … y_n | x, D_C) = Π_i p(y_i | x_i, D_C, y₁ … y_{i−1}): each block of points is predicted from the context and the
 blocks before it. It needs no coherent functions, only good predictions of single points. The order of the blocks is
 drawn once from the seed. A block of one point is exact; larger ones take fewer passes, and treat their own points as
-independent.
+independent. Where sums over a context's points determine the posterior, n blocks cost n updates; where targets read the
+context, each block needs a new pass over all points before it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +18,35 @@ from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import as_points
+
+
+class Chain:
+    """The posterior of a context that grows.
+
+    Args:
+        adapt: Makes a posterior from inputs and outputs.
+        x: Inputs of the first context.
+        y: Its outputs.
+
+    >>> from nvdp import load
+    >>> chain = Chain(load("gp-nvdp").adapt, torch.zeros(1, 1), torch.ones(1, 1))
+    >>> chain.add(torch.ones(1, 1), torch.ones(1, 1))
+    >>> chain.posterior.predict([0.5]).mean.shape
+    torch.Size([1, 1])
+    """
+
+    def __init__(self, adapt: Callable[[Any, Any], Any], x: Tensor, y: Tensor) -> None:
+        self.adapt, self.x, self.y = adapt, x, y
+        self.posterior = adapt(x, y)
+        self.remembers = getattr(self.posterior, "standardised", self.posterior).memory is not None
+
+    def add(self, x: Tensor, y: Tensor) -> None:
+        """Add points to the context: an update where the model remembers sums, else adapting again."""
+        if self.remembers:
+            self.posterior = self.posterior.update(x, y)
+            return
+        self.x, self.y = torch.cat([self.x, x], -2), torch.cat([self.y, y], -2)
+        self.posterior = self.adapt(self.x, self.y)
 
 
 def sample_in_turn(
@@ -42,12 +72,14 @@ def sample_in_turn(
     """
     x, y, at = (as_points(part, name).double() for part, name in ((x, "x"), (y, "y"), (at, "at")))
     generator = torch.Generator().manual_seed(seed)
-    known_x, known_y = (part.expand(samples, *part.shape) for part in (x, y))
-    drawn = at.new_empty(samples, len(at), y.shape[-1])
-    for places in _blocks(len(at), block, generator):
-        new_x = at[places].expand(samples, -1, -1)
-        drawn[:, places] = _draw(predictor.adapt(known_x, known_y).predict(new_x), generator)
-        known_x, known_y = torch.cat([known_x, new_x], 1), torch.cat([known_y, drawn[:, places]], 1)
+    x, y, at = (part.expand(samples, *part.shape) for part in (x, y, at))
+    drawn, chain = at.new_empty(*at.shape[:2], y.shape[-1]), Chain(predictor.adapt, x, y)
+    before: Tensor | None = None
+    for places in _blocks(at.shape[1], block, generator):
+        if before is not None:
+            chain.add(at[:, before], drawn[:, before])
+        drawn[:, places] = _draw(chain.posterior.predict(at[:, places]), generator)
+        before = places
     return drawn
 
 
@@ -62,10 +94,13 @@ def joint_log_prob(
     """
     parts = ((x, "x"), (y, "y"), (at, "at"), (values, "values"))
     x, y, at, values = (as_points(part, name).double() for part, name in parts)
-    total = at.new_zeros(())
+    total, chain = at.new_zeros(()), Chain(predictor.adapt, x, y)
+    before: Tensor | None = None
     for places in _blocks(len(at), block, torch.Generator().manual_seed(seed)):
-        total = total + predictor.adapt(x, y).predict(at[places]).log_prob(values[places]).sum()
-        x, y = torch.cat([x, at[places]]), torch.cat([y, values[places]])
+        if before is not None:
+            chain.add(at[before], values[before])
+        total = total + chain.posterior.predict(at[places]).log_prob(values[places]).sum()
+        before = places
     return total
 
 

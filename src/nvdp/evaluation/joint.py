@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from nvdp.data.gp import NOISE, GPTaskBatch
+from nvdp.evaluation.in_turn import Chain
 from nvdp.evaluation.inferred import InferredGP
 from nvdp.evaluation.metrics import RunningCorrelation, RunningMoments
 from nvdp.evaluation.oracle import smallest_std
@@ -87,10 +88,12 @@ def fed_back(model: MetaModel[Any], tasks: TaskBatch, block: int = 1) -> Float[T
     """
     size, points = int(tasks.is_context[0].sum()), tasks.x.shape[1]
     total = torch.zeros(len(tasks), dtype=torch.float64)
+    chain = Chain(model.adapt, tasks.x[:, :size], tasks.y[:, :size])
+    targets: PointSet | None = None
     for start in range(size, points, block):
-        x, y = tasks.x[:, :start], tasks.y[:, :start]
-        posterior = model.posterior_given(PointSet(x, y, tasks.mask[:, :start]))
-        part = slice(start, min(start + block, points))
+        if targets is not None:
+            chain.add(targets.x, targets.y)
+        posterior, part = chain.posterior, slice(start, min(start + block, points))
         targets = PointSet(tasks.x[:, part], tasks.y[:, part], tasks.mask[:, part])
         if targets.x.shape[1] == 1:
             log_prob = posterior.predict(targets.x).log_prob(targets.y).sum((-2, -1))

@@ -155,18 +155,19 @@ class _LocalNoise(torch.autograd.Function):
         inputs, weight, bias, rows, columns, layer, noise_over_std, minus_su, *of_bias = ctx.saved_tensors
         keep_bias, dropped_bias = of_bias
         span = 1 - 2 * ctx.floor
-        mean_weight, variance_weight = _mean_and_variance(weight, minus_su, columns, ctx.floor)
+        keep = torch.mul(minus_su[:, :, None], columns[:, None, :]).add_(1 - ctx.floor)  # 1 − P
+        mean_weight = keep * weight
+        dropped = weight - mean_weight
         h = gradient * noise_over_std
 
         inputs_gradient = None
         if ctx.needs_input_grad[1]:
-            inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
+            inputs_gradient = torch.bmm(h, (dropped * mean_weight).mT).mul_(inputs)
             inputs_gradient.baddbmm_(gradient, mean_weight.mT)
+        del mean_weight  # before the next arrays of its size are made
 
         mean_gradient, h_sums = _outer(inputs, gradient), _outer(inputs.square(), h)  # ∂M and S
-        dropped = torch.sub(weight, mean_weight, out=mean_weight)
         w, rates_gradient = _rate_gradients(dropped, weight, mean_gradient, h_sums, span)
-        keep = torch.mul(minus_su[:, :, None], columns[:, None, :], out=dropped).add_(1 - ctx.floor)
         weight_gradient = w.mul_(keep).sum(0)
 
         bias_w, bias_rates_gradient = _rate_gradients(dropped_bias, bias, gradient.sum(1), h.sum(1), span)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # Okabe & Ito (2008): distinct under the common kinds of colour blindness. Yellow is too faint for lines.
 BLACK, BLUE, VERMILLION, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
-PURPLE, SKY_BLUE, ORANGE = "#CC79A7", "#56B4E9", "#E69F00"
+PURPLE, SKY_BLUE, ORANGE, GREY = "#CC79A7", "#56B4E9", "#E69F00", "#999999"
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY_BLUE)
 SERIES_LINES = (
     "-",
