@@ -245,6 +245,33 @@ def checks() -> str:
     return "\n".join(lines)
 
 
+def search() -> str:
+    found = result("bench/search.json")
+    if found is None:
+        return "Made by `python benchmarks/search.py`."
+    lines = [
+        "| seconds | recipe | steps | ms a step | LL | RLL | PLL |",
+        "| ---: | --- | ---: | ---: | --- | --- | --- |",
+    ]
+    for row in found["rows"]:
+        scored = " | ".join(f"{row[name]:.3f}" for name in ("LL", "RLL", "PLL"))
+        lines.append(f"| {row['seconds']:g} | {row['name']} | {row['steps']:,} | {row['ms']:.0f} | {scored} |")
+    return "\n".join([*lines, "", f"*{found['tasks']} tasks; `python benchmarks/search.py`.*"])
+
+
+def peer() -> str:
+    found = result("bench/peer.json")
+    if found is None:
+        return "Made by `python benchmarks/peer.py`."
+    lines = ["| model | steps | LL | RLL | PLL |", "| --- | ---: | --- | --- | --- |"]
+    for name, row in sorted(found["models"].items(), key=lambda item: -item[1]["PLL"]):
+        title = name if name[0].isupper() else f"`{name}`"
+        scored = " | ".join(f"{row[metric]:.3f}" for metric in ("LL", "RLL", "PLL"))
+        lines.append(f"| {title} | {row['steps']:,} | {scored} |")
+    about = f"*{found['seconds']:g} processor seconds each, {found['tasks']} tasks, single targets with σ ≥ 0.1"
+    return "\n".join([*lines, "", f"{about}, {found['package']}; `python benchmarks/peer.py`.*"])
+
+
 def export() -> str:
     found = result("bench/export.json")
     if found is None:
@@ -275,4 +302,5 @@ if __name__ == "__main__":
     fill("export.md", export=export())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
+    fill("beyond.md", search=search(), peer=peer())
     fill("when-to-use.md", real=real(), losses=real_losses(), general=general(), choose=choose())

@@ -214,13 +214,18 @@ def test_fine_tuning_leaves_the_model_as_it_was(small_config):
         assert torch.equal(value, before[name])
 
 
-def test_quality_rows_follow_both_recipes_on_their_own_clocks(tmp_path):
-    rows = quality_rows(1.0, (0.5, 1.0), validation=4, recipes_of=(("cnp", "cpu"), ("nvdp", "paper")))
-    assert [(row["model"], row["recipe"]) for row in rows] == [("cnp", "cpu"), ("nvdp", "paper")] * 2
+def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path):
+    recipes, saved = (("cnp", "quick"), ("nvdp", "paper")), []
+    first = quality_rows([0.3], 4, recipes[:1])
+    rows = quality_rows([0.6, 0.3], 4, recipes, done=first, save=lambda rows: saved.append(len(rows)))
+    assert [(row["model"], row["recipe"]) for row in rows] == list(recipes) * 2
+    assert rows[0] is first[0]
+    assert saved == [2, 3, 4]
     for row in rows:
         assert set(row) >= CONTRACT | {"LL", "seconds", "steps"}
         assert row["steps"] > 0
-        assert row["seconds"] >= 0.5
+        assert row["seconds"] >= row["budget"]
+        assert row["attainable_LL"] <= row["ceiling_LL"] + 0.05
     assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
 
 

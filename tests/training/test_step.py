@@ -52,7 +52,7 @@ def test_an_unknown_engine_is_refused_before_a_folder_is_made(tmp_path, config):
 
 
 @pytest.mark.parametrize("precision", ["32-true", "64-true"])
-@pytest.mark.parametrize("optimizer", ["adam", "nadam"])
+@pytest.mark.parametrize("optimizer", ["adam", "nadam", "muon"])
 def test_every_optimizer_resumes_bit_for_bit(tmp_path, config, monkeypatch, optimizer, precision):
     config = replace(config, optimizer=optimizer)
     whole = weights(config, tmp_path / "whole", precision=precision)
@@ -106,4 +106,4 @@ def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_function
         assert (printed.model, printed.optimizer) == (ModelConfig(name), "adam")
     for task, name in (("gp", "nvdp-attentive"), ("mnist", "nvdp"), ("trig", "nvdp")):
         other = preset_config(task, name, "quick")
-        assert (other.model.inputs.fourier, other.model.encoder.aggregation, other.optimizer) == (0, "mean", "adam")
+        assert (other.model.inputs.fourier, other.model.encoder.aggregation) == (0, "mean")

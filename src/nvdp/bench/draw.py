@@ -155,9 +155,10 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     for model, recipe in dict.fromkeys((row["model"], row["recipe"]) for row in rows):
         group = [row for row in rows if (row["model"], row["recipe"]) == (model, recipe)]
         seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
-        curves[model if recipe == "cpu" else f"{model}, {recipe} recipe"] = (seconds, ll)
+        curves[model if recipe != "paper" else f"{model}, {recipe} recipe"] = (seconds, ll)
     levels = {
         "exact GP": rows[0]["ceiling_LL"],
+        **({"exact GP that infers the kernel": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
         "NVDP as printed, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
     }
     return figure_training(curves, path, x_label="seconds of one thread's training", reference_lines=levels)

@@ -1,13 +1,18 @@
-"""Suite ``quality``: log-likelihood against seconds for every model; for NVDP with the paper's recipe beside ours."""
+"""Suite ``quality``: log-likelihood after some seconds of training for every model, NVDP with the paper's recipe too.
+
+Every row is a training of its own, whose schedule ends with its seconds. So a suite can stop and go on row by row.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, cast
 
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
+from nvdp.evaluation.inferred import InferredGP
 from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
@@ -17,25 +22,29 @@ from nvdp.training.loop import trainer_in_memory
 from nvdp.training.presets import preset_config
 
 RECIPES = (  # model, preset
-    ("nvdp-attentive", "cpu"),
     ("nvdp-conv", "quick"),
+    ("convgnp", "quick"),
     ("convcnp", "quick"),
-    ("anp", "cpu"),
-    ("nvdp", "cpu"),
+    ("nvdp-attentive", "quick"),
+    ("anp", "quick"),
+    ("tnp-d", "quick"),
+    ("nvdp", "quick"),
     ("nvdp", "paper"),
-    ("np+cnp+vp", "cpu"),
-    ("np+cnp", "cpu"),
-    ("np+vp", "cpu"),
-    ("np", "cpu"),
-    ("cnp", "cpu"),
+    ("np+cnp+vp", "quick"),
+    ("np+cnp", "quick"),
+    ("np+vp", "quick"),
+    ("np", "quick"),
+    ("cnp", "quick"),
 )
-CHUNK_SECONDS, TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 2.0, 10, 128, 8
+SECONDS = (30.0, 60.0, 120.0, 300.0, 1_200.0)
+TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 10, 128, 8
 MIN_STD = ModelConfig().likelihood.min_std
-FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 NOTES = {
     "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",
-    "seconds": "processor time of training alone, data generation included; models take turns, scoring is not counted",
+    "seconds": "processor time of training alone, data generation included; scoring is not counted",
     "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks",
+    "ceiling_LL": "exact GP that knows each task's kernel, σ ≥ 0.1",
+    "attainable_LL": "exact GP that must infer the kernel from the context, as the models must, σ ≥ 0.1",
 }
 
 
@@ -63,45 +72,69 @@ class Recipe:
     def row(self, validation: int) -> dict[str, Any]:
         """Its scores at this time."""
         batches = validation_tasks(self.source, VALIDATION_SEED, validation)
-        scores = evaluate(self.model, batches, SAMPLES)["scores"]
-        ceiling = RegressionScores()
-        for tasks in validation_tasks(self.source, VALIDATION_SEED, validation):
-            assert isinstance(tasks, GPTaskBatch)
-            exact = tasks.oracle(min_std=MIN_STD).log_prob(tasks.y.double())
-            ceiling.add_log_likelihoods("oracle", exact, tasks)
+        scores = evaluate(self.model.eval(), batches, SAMPLES)["scores"]
         return {
             "model": self.config.model.name,
             "shape": self.config.task,
             "recipe": self.config.preset,
+            "budget": self.budget,
             "seconds": self.spent,
             "steps": self.trainer.step,
             "ours_ms": 1e3 * self.spent / self.trainer.step,
             "autograd_ms": None,
             "floor_ms": None,
             **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
-            "ceiling_LL": ceiling.scores()["LL"]["oracle"],
+            **ceilings(self.config.task, validation),
         }
 
 
 def quality_rows(
-    seconds: float,
-    fractions: Sequence[float] = FRACTIONS,
+    seconds: Sequence[float] = SECONDS,
     validation: int = VALIDATION_TASKS,
     recipes_of: Sequence[tuple[str, str]] = RECIPES,
+    done: Sequence[dict[str, Any]] = (),
+    save: Callable[[list[dict[str, Any]]], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Train each recipe for that many seconds, in turns, and score all at the same fractions of them."""
-    recipes = [_started(model, preset, seconds) for model, preset in recipes_of]
-    rows, clock = [], 0.0
-    for mark in (fraction * seconds for fraction in fractions):
-        while clock < mark:
-            clock = min(clock + CHUNK_SECONDS, mark)
-            for recipe in recipes:
-                recipe.train_until(clock)
-        rows += [recipe.row(validation) for recipe in recipes]
+    """Train each recipe for each number of seconds, the shortest first, and score it.
+
+    Args:
+        seconds: Of each training.
+        validation: Tasks that score it.
+        recipes_of: Models and presets.
+        done: Rows that were measured before; they are kept.
+        save: Called with all rows after each new one.
+
+    Returns:
+        A row for each training, by seconds and recipe.
+    """
+    rows = list(done)
+    known = {(row["model"], row["recipe"], row["budget"]) for row in rows}
+    for budget in sorted(seconds):
+        for model, preset in recipes_of:
+            if (model, preset, budget) in known:
+                continue
+            recipe = started(model, preset, budget)
+            recipe.train_until(budget)
+            rows.append(recipe.row(validation))
+            order = [(row["model"], row["recipe"]) for row in rows]
+            rows.sort(key=lambda row: (row["budget"], order.index((row["model"], row["recipe"]))))
+            if save is not None:
+                save(rows)
     return rows
 
 
-def _started(model: str, preset: str, seconds: float) -> Recipe:
+@cache
+def ceilings(task: str, validation: int) -> dict[str, float]:
+    """LL of the exact GP that knows each task's kernel, and of the one that infers it."""
+    ceiling, inferred = RegressionScores(), InferredGP(MIN_STD)
+    for tasks in validation_tasks(task_source(task), VALIDATION_SEED, validation):
+        assert isinstance(tasks, GPTaskBatch)
+        ceiling.add_log_likelihoods("ceiling_LL", tasks.oracle(min_std=MIN_STD).log_prob(tasks.y.double()), tasks)
+        ceiling.add_log_likelihoods("attainable_LL", inferred.log_prob(tasks)[..., None], tasks)
+    return {name: ceiling.scores()["LL"][name] for name in ("ceiling_LL", "attainable_LL")}
+
+
+def started(model: str, preset: str, seconds: float) -> Recipe:
     """A recipe whose number of steps is what the seconds allow, judged by a trial of a few steps."""
     config = preset_config("gp", model, preset)
     trial = Recipe(config, seconds)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -22,12 +22,19 @@ def bench(
     run: Annotated[Path | None, typer.Option(help="adapt, real: the run folder of a model of yours.")] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="Seconds of each training. quality: 600, quick 5; tables: 150 (processor), quick 6", min=1),
+        typer.Option(
+            help="Processor seconds of each training. quality: 30, 60, 120, 300 and 1,200, quick 1 and 3; "
+            "tables: 150, quick 6.",
+            min=1,
+        ),
     ] = None,
     folds: Annotated[int, typer.Option(help="tables: how many of the five folds to fit and score.", min=1, max=5)] = 5,
     before: Annotated[
         Path | None, typer.Option(help="step: the src folder of an earlier version, whose steps take turns with ours.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="quality: keep the rows of the file, add the others.")
+    ] = False,
     force: Force = False,
 ) -> None:
     """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
@@ -40,7 +47,7 @@ def bench(
 
     Example: nvdp bench --suite step --quick --json step.json --plot step.png
     """
-    from nvdp.bench import Settings, run_suite
+    from nvdp.bench import Settings, run_suite, suite_result
     from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
     from nvdp.bench.report import table
@@ -49,10 +56,20 @@ def bench(
 
     if before is not None and not (before / "nvdp").is_dir():
         raise InputError(f"{before} has no folder nvdp; expected the src folder of an earlier version")
-    check_outputs([*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])], force=force)
+    if resume and (suite != "quality" or json_file is None):
+        raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
+    outputs = [*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])]
+    check_outputs(outputs, force=force or resume)
+    done = json.loads(json_file.read_text())["rows"] if resume and json_file and json_file.exists() else []
+
+    def save(rows: list[dict[str, Any]]) -> None:
+        if json_file is not None:
+            json_file.parent.mkdir(parents=True, exist_ok=True)
+            write_text(json_file, json.dumps(suite_result(suite, rows, quick), indent=1) + "\n")
+
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    result = run_suite(suite, Settings(quick, run, seconds, folds, before), threads)
+    result = run_suite(suite, Settings(quick, run, seconds, folds, before, tuple(done), save), threads)
     Console().print(table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

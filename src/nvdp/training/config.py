@@ -20,7 +20,7 @@ from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
-OPTIMIZERS, SCHEDULES = ("adam", "nadam"), ("cosine", "constant")
+OPTIMIZERS, SCHEDULES = ("adam", "nadam", "muon"), ("cosine", "constant")
 HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), ("32-true", "bf16-mixed"), "extractor"
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nvdp.training.muon import Muon
+
 PRECISIONS = (torch.float32, torch.float64)  # in which m may be worked out from n
 
 
@@ -127,8 +129,8 @@ class NAdam(_OneKernel, torch.optim.NAdam):
         torch._foreach_lerp_(means, gradients, 1 - beta1 / b)
 
 
-OPTIMIZERS: dict[str, Any] = {"adam": Adam, "nadam": NAdam}
-OPTIONS = {"adam": {"fused": True}, "nadam": {"foreach": True}}
+OPTIMIZERS: dict[str, Any] = {"adam": Adam, "nadam": NAdam, "muon": Muon}
+OPTIONS: dict[str, dict[str, Any]] = {"adam": {"fused": True}, "nadam": {"foreach": True}, "muon": {}}
 
 
 def build_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:

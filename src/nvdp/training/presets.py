@@ -114,8 +114,18 @@ RULES = (
     ),
     Rule(  # a U-Net that reaches ±2.7 of x
         {"family": "gp", "reader": "convolution", "preset": "quick"},
-        {"steps": 3_000, "learning_rate": 3e-3},
-        {"convolution.cells": 128, "convolution.levels": 4, "convolution.blocks": 1},
+        {"steps": 2_400, "tasks_per_step": 8, "learning_rate": 3e-3, "optimizer": "muon"},
+        {
+            "convolution.cells": 128,
+            "convolution.levels": 4,
+            "convolution.blocks": 1,
+            "convolution.kernel": 5,
+            "convolution.dense": True,
+        },
+    ),
+    Rule(
+        {"family": "gp", "model": "nvdp-attentive", "preset": "quick"},
+        {"tasks_per_step": 8, "learning_rate": 2e-3, "optimizer": "muon"},
     ),
     # One noisy hidden layer and a low floor of the rates keep what a target reads precise.
     Rule({"family": "gp", "model": "nvdp-conv", "preset": "quick"}, model={"decoder.layers": 1, "rates.floor": 1e-3}),

@@ -1,0 +1,101 @@
+"""What a step should learn from: recipes of the convolutional and attentive models for equal seconds on GP tasks.
+
+    python benchmarks/search.py --seconds 60 [--only NAME ...]      # adds to results/bench/search.json
+
+The seconds are those of a nominal core: each recipe's step is timed in turns with a reference step, and its number of
+steps is what fits into the seconds if the reference takes 43.2 ms (measured once with nothing else running). So a busy
+machine does not change the result. Scored on tasks of another seed than the validation set; rows that exist are kept.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from nvdp.data.registry import task_source
+from nvdp.data.source import validation_tasks
+from nvdp.evaluation.metrics import evaluate
+from nvdp.system import keep_freed_memory, use_threads, write_text
+from nvdp.training.loop import Trainer, trainer_in_memory
+from nvdp.training.presets import preset_config, shortened
+
+RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "search.json"
+REFERENCE_MS, SEED, TASKS, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 256, 2, 8, 5
+ADAM_16 = {"tasks_per_step": 16, "optimizer": "adam", "learning_rate": 3e-3}
+VARIANTS = {  # model, settings of the run, settings of the model
+    "nvdp-conv": ("nvdp-conv", {}, {}),
+    "nvdp-conv, 16 tasks": ("nvdp-conv", {"tasks_per_step": 16}, {}),
+    "nvdp-conv, 4 tasks": ("nvdp-conv", {"tasks_per_step": 4}, {}),
+    "nvdp-conv, Adam": ("nvdp-conv", {"optimizer": "adam"}, {}),
+    "nvdp-conv, Adam, 16 tasks": ("nvdp-conv", ADAM_16, {}),
+    "nvdp-conv, learning rate 0.006": ("nvdp-conv", {"learning_rate": 6e-3}, {}),
+    "nvdp-conv, targets alone": ("nvdp-conv", {}, {"likelihood.scored": "targets"}),
+    "convgnp": ("convgnp", {}, {}),
+    "convgnp, Adam, 16 tasks": ("convgnp", ADAM_16, {}),
+    "convcnp": ("convcnp", {}, {}),
+    "convcnp, Adam, 16 tasks": ("convcnp", ADAM_16, {}),
+    "nvdp-attentive": ("nvdp-attentive", {}, {}),
+    "nvdp-attentive, Adam, 16 tasks": ("nvdp-attentive", {**ADAM_16, "learning_rate": 1e-3}, {}),
+}
+
+
+def trainer(name: str, steps: int) -> Trainer:
+    """Of a new model."""
+    model, run, architecture = VARIANTS[name]
+    config = preset_config("gp", model, "quick", architecture=architecture, **run)
+    return trainer_in_memory(shortened(config, steps), task_source("gp"))
+
+
+def seconds_of(trained: Trainer, steps: int) -> float:
+    """Processor seconds of so many steps."""
+    began = time.process_time()
+    for _ in range(steps):
+        trained.take_step()
+    return time.process_time() - began
+
+
+def row(name: str, seconds: float) -> dict:
+    """Train a recipe for the nominal seconds and score it."""
+    both = [trainer(which, 10**6) for which in ("nvdp-conv, Adam, 16 tasks", name)]
+    for trained in both:
+        seconds_of(trained, STEPS)
+    reference, ours = map(sum, zip(*[[seconds_of(t, STEPS) for t in both] for _ in range(ROUNDS)], strict=True))
+    milliseconds = REFERENCE_MS * ours / reference
+    trained = trainer(name, max(1, round(1e3 * seconds / milliseconds)))
+    for _ in trained.steps():
+        pass
+    found = evaluate(trained.model.eval(), validation_tasks(task_source("gp"), SEED, TASKS), SAMPLES)
+    model, run, architecture = VARIANTS[name]
+    return {
+        "name": name,
+        "model": model,
+        "settings": run | architecture,
+        "seconds": seconds,
+        "steps": trained.step,
+        "ms": milliseconds,
+        **{metric: found["scores"][metric]["mean_parameters"] for metric in ("LL", "RLL", "PLL")},
+        "spread": found["spread"],
+        "mean_rate": found["mean_rate"],
+    }
+
+
+def main() -> None:
+    """Train what is missing and add it to the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--json", type=Path, default=RESULT)
+    given = parser.parse_args()
+    keep_freed_memory()
+    use_threads(1)
+    rows = json.loads(given.json.read_text())["rows"] if given.json.exists() else []
+    for name in given.only:
+        if (name, given.seconds) not in [(done["name"], done["seconds"]) for done in rows]:
+            rows.append(row(name, given.seconds))
+            print(json.dumps(rows[-1]), flush=True)
+            rows.sort(key=lambda done: (done["seconds"], -done["PLL"]))
+            write_text(given.json, json.dumps({"tasks": TASKS, "seed": SEED, "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Muon (Jordan et al. 2024): steps of matrices have all singular values near 1; other parameters take Adam's steps.
+
+A matrix moves by the polar factor of its averaged gradient, U Vᵀ of U S Vᵀ, so rare directions move as far as frequent
+ones. Five iterations of X ← aX + (bA + cA²)X with A = XXᵀ bring the singular values near 1 without a decomposition.
+"""
+
+import math
+from collections.abc import Iterable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.adam import adam
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the iteration: steep at 0, so that few are enough
+ITERATIONS, SMALLEST, LARGEST = 5, 8, 96
+SCALE = 0.2  # steps of matrices are as large as Adam's usually are
+
+
+class Muon(Optimizer):
+    """Muon for matrices and convolutions over channels whose smaller side has 8 to 96 rows; Adam for the rest.
+
+    A wider matrix takes longer than it gains where steps are short. A convolution is the matrix of its outputs by all
+    of its inputs.
+
+    Args:
+        params: What is trained.
+        lr: Learning rate of both.
+        momentum: Of the gradients of matrices (Nesterov).
+        betas: Of Adam.
+
+    >>> weight = nn.Parameter(torch.eye(8))
+    >>> optimizer = Muon([weight], lr=0.1)
+    >>> weight.grad = torch.eye(8) * 1e-6
+    >>> _ = optimizer.step()
+    >>> bool(weight.diagonal().max() < 0.97), weight[0, 1].abs().item() < 1e-3
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[nn.Parameter],
+        lr: float = 1e-3,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.99),
+    ) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Change every parameter that has a gradient."""
+        for group in self.param_groups:
+            given = [parameter for parameter in group["params"] if parameter.grad is not None]
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            for parameter in filter(_is_matrix, given):
+                by_shape.setdefault(parameter.flatten(1).shape, []).append(parameter)
+            for matrices in by_shape.values():
+                self._orthogonal(matrices, group["lr"], group["momentum"])
+            self._adam([p for p in given if not _is_matrix(p)], group["lr"], group["betas"])
+
+    def _orthogonal(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        averages = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in matrices]
+        torch._foreach_lerp_(averages, gradients, 1 - momentum)
+        ahead = torch._foreach_lerp(gradients, averages, momentum)
+        steps = polar_factors(torch.stack([update.flatten(1) for update in ahead]))
+        size = -lr * SCALE * math.sqrt(max(steps.shape[1:]))
+        for matrix, update in zip(matrices, steps, strict=True):
+            matrix.add_(update.view_as(matrix), alpha=size)
+
+    def _adam(self, rest: list[nn.Parameter], lr: float, betas: tuple[float, float]) -> None:
+        for parameter in rest:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
+                state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        averages, squares, steps = (
+            [self.state[parameter][name] for parameter in rest] for name in ("exp_avg", "exp_avg_sq", "step")
+        )
+        gradients = [parameter.grad for parameter in rest if parameter.grad is not None]
+        if rest:
+            adam(
+                rest,
+                gradients,
+                averages,
+                squares,
+                [],
+                steps,
+                fused=True,
+                amsgrad=False,
+                beta1=betas[0],
+                beta2=betas[1],
+                lr=lr,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+
+
+def polar_factors(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
+    """U Vᵀ of each matrix U S Vᵀ, roughly: singular values come out between 0.7 and 1.2."""
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[1] > matrices.shape[2]
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(ITERATIONS):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+def _is_matrix(parameter: Tensor) -> bool:
+    if parameter.dim() not in (2, 4) or min(parameter.shape[:2]) < SMALLEST:
+        return False
+    return min(len(parameter), parameter[0].numel()) <= LARGEST

@@ -1,0 +1,38 @@
+import torch
+from torch import nn
+
+from nvdp.training.muon import Muon, polar_factors
+
+
+def test_polar_factors_keep_the_singular_vectors_and_bring_singular_values_near_1(generator):
+    for shape in ((3, 16, 40), (2, 40, 16), (1, 8, 8)):
+        matrices = torch.randn(shape, generator=generator)
+        u, _, vt = torch.linalg.svd(matrices, full_matrices=False)
+        found = polar_factors(matrices)
+        values = torch.linalg.svdvals(found)
+        assert values.min() > 0.5
+        assert values.max() < 1.3
+        rotated = u.mT @ found @ vt.mT
+        assert (rotated - torch.diag_embed(rotated.diagonal(dim1=1, dim2=2))).abs().max() < 1e-3
+
+
+def test_matrices_and_1_by_1_convolutions_move_alike_and_other_parameters_as_adam_moves_them(generator):
+    start, gradient = torch.randn(8, 12, generator=generator), torch.randn(8, 12, generator=generator)
+    matrix, kernel, ours, adams = (
+        nn.Parameter(t.clone()) for t in (start, start[..., None, None], start[:2], start[:2])
+    )
+    muon, adam = Muon([matrix, kernel, ours], lr=0.01), torch.optim.Adam([adams], lr=0.01, betas=(0.9, 0.99))
+    for scale in (1.0, 1e-3, -2.0):
+        matrix.grad, kernel.grad = scale * gradient, scale * gradient[..., None, None]
+        ours.grad, adams.grad = scale * gradient[:2], scale * gradient[:2]
+        muon.step()
+        adam.step()
+    torch.testing.assert_close(matrix, kernel[..., 0, 0])
+    torch.testing.assert_close(ours, adams)
+
+
+def test_a_direction_with_a_small_gradient_moves_as_far_as_one_with_a_large_gradient():
+    weight = nn.Parameter(torch.zeros(8, 8))
+    weight.grad = torch.diag(torch.tensor([1.0, 0.05, *[0.3] * 6]))
+    Muon([weight], lr=1.0).step()
+    assert 0.5 < (weight[0, 0] / weight[1, 1]).item() < 2
