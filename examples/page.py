@@ -255,7 +255,8 @@ def search() -> str:
     ]
     for row in found["rows"]:
         scored = " | ".join(f"{row[name]:.3f}" for name in ("LL", "RLL", "PLL"))
-        lines.append(f"| {row['seconds']:g} | {row['name']} | {row['steps']:,} | {row['ms']:.0f} | {scored} |")
+        name = row["name"] + (f" ({row['remark']})" if "remark" in row else "")
+        lines.append(f"| {row['seconds']:g} | {name} | {row['steps']:,} | {row['ms']:.0f} | {scored} |")
     return "\n".join([*lines, "", f"*{found['tasks']} tasks; `python benchmarks/search.py`.*"])
 
 
