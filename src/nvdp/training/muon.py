@@ -69,7 +69,7 @@ class Muon(Optimizer):
         for matrix, update in zip(matrices, steps, strict=True):
             matrix.add_(update.view_as(matrix), alpha=size)
 
-    def _adam(self, rest: list[nn.Parameter], lr: float, betas: tuple[float, float]) -> None:
+    def _adam(self, rest: list[Tensor], lr: float, betas: tuple[float, float]) -> None:
         for parameter in rest:
             state = self.state[parameter]
             if not state:
