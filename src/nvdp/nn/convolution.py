@@ -135,7 +135,8 @@ class _Block(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         gate, inputs, second_gate, hidden, spatial, across = ctx.saved_tensors
-        by_cell = _by_cell(gradient.contiguous(memory_format=torch.channels_last))
+        gradient = gradient.contiguous(memory_format=torch.channels_last)
+        by_cell = _by_cell(gradient)
         across_gradient = torch.mm(by_cell.mT, _by_cell(hidden))[:, :, None, None]
         by_hidden = torch.mm(by_cell, across[:, :, 0, 0]).mul_(_silu_slope(_by_cell(hidden), _by_cell(second_gate)))
         by_inputs, spatial_gradient, _ = torch.ops.aten.convolution_backward(
