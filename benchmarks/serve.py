@@ -4,8 +4,8 @@
 
 The script starts a server on a free port and drags a point on the page of functions in Chromium. It then simulates 50
 visitors for 30 seconds. It takes about a minute. A simulated visitor does what the page does: during a drag, each of
-the two models gets a new request as soon as it has answered, at most 60 times a second; after an answer slower than 150
-ms the visitor waits for the same time again. After a drag the visitor pauses.
+the two models gets a new request as soon as it has answered, at most 60 times a second; after an answer slower than 100
+ms the visitor waits for three times that time, at most 600 ms. After a drag the visitor pauses.
 """
 
 import argparse
@@ -32,7 +32,7 @@ QUERY = [[-2 + 4 * i / 96] for i in range(97)]  # as the page of functions asks
 MODELS = ("gp", "exact-gp")
 POINTS, CONTEXTS = 6, 64
 FRAME = 1 / 60  # seconds between two movements of a pointer
-CROWDED = 0.150  # seconds: after a slower answer the page rests as long as it took (static/api.js)
+CROWDED, RESTS, MOST_REST = 0.100, 3, 0.600  # seconds: how the page rests after a slow answer (static/api.js)
 DRAG, LOOK = 1.0, (1.0, 3.0)  # seconds of a drag, and of the pause after it
 NOTES = {
     "pointer": "from a pointer's movement, as the browser stamps it, until the picture that answers it is painted",
@@ -153,7 +153,8 @@ async def visitors(
             taken.append(1000 * (now - start))
             if status != 200:
                 wrong.append(f"status {status}")
-            await asyncio.sleep(now - start if now - start > CROWDED else max(0.0, FRAME - (now - start)))
+            took = now - start
+            await asyncio.sleep(min(RESTS * took, MOST_REST) if took > CROWDED else max(0.0, FRAME - took))
 
     async def visitor() -> None:
         await asyncio.sleep(random.uniform(0, DRAG + LOOK[1]))

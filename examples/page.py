@@ -284,6 +284,18 @@ def export() -> str:
     return "\n".join(lines)
 
 
+def serve() -> str:
+    found = result("bench/serve.json")
+    if found is None:
+        return "Made by `python benchmarks/serve.py --json results/bench/serve.json`."
+    lines = ["| | answers | median, ms | 95th percentile, ms | errors |", "| --- | ---: | ---: | ---: | ---: |"]
+    for row in found["rows"]:
+        what = f"{row['visitors']} {row['what']}" if "visitors" in row else row["what"]
+        times = f"{row['median_ms']:.0f} | {row['p95_ms']:.0f}"
+        lines.append(f"| {what} | {row['answers']} | {times} | {row.get('errors', 0)} |")
+    return "\n".join(lines)
+
+
 def fill(page: str, **texts: str) -> None:
     """Replace what is between the marks of a page."""
     path = HERE / "docs" / page
@@ -301,6 +313,7 @@ if __name__ == "__main__":
     fill("store.md", store=store())
     fill("install.md", install=install())
     fill("export.md", export=export())
+    fill("serve.md", serve=serve())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
     fill("beyond.md", search=search(), peer=peer())

@@ -21,7 +21,7 @@ from nvdp.data import gp
 from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
-from nvdp.errors import FarNote, InputError, NameNote, check_format, unknown_name
+from nvdp.errors import InputError, NameNote, check_format, unknown_name
 from nvdp.models.base import RegressionModel
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import AnyModel, build_model
@@ -29,7 +29,7 @@ from nvdp.posteriors.adjusted import AdjustedPosterior, Adjustment
 from nvdp.system import new_folder, write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
-from nvdp.units import MOST_INPUTS, ContextUnits, PosteriorInUnits, TaskUnits, Units
+from nvdp.units import MOST_INPUTS, ContextUnits, PosteriorInUnits, TaskUnits, Units, warn_far
 
 if TYPE_CHECKING:
     from nvdp.models.state import TaskState
@@ -125,9 +125,7 @@ class Predictor:
 
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
-        note = self.units.far(x, y)
-        if note is not None:
-            warnings.warn(note, FarNote, stacklevel=3)
+        warn_far(self.units, x, y)
 
     def posterior_from_bytes(self, data: bytes) -> Any:
         """The posterior whose ``to_bytes`` gave these bytes."""
@@ -146,7 +144,10 @@ class Predictor:
         """A posterior of the model, to be asked in the user's units; by default those of the predictor."""
         if units is None:
             units = self.units  # never those of a context, which `adapt` makes
-        return posterior if units.same_x and units.same_y else PosteriorInUnits(posterior, units)
+        if not (units.same_x and units.same_y):
+            return PosteriorInUnits(posterior, units)
+        posterior.known = units
+        return posterior
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The weights travel as safetensors bytes, so that unpickling them runs no code.

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, as_tensor
 
@@ -191,7 +191,7 @@ class ContextUnits(Units):
         return np.zeros(len(x), bool)
 
     def far(self, x: Any, y: Any = None) -> str | None:
-        """No context is far: units are its own."""
+        """No context is far: units are its own. A query may be: see `TaskUnits.far`."""
         return None
 
     def to_dict(self) -> dict[str, Any]:
@@ -283,6 +283,17 @@ class TaskUnits:
         scaled = ((y - self.y_centre) / self.y_spread).clamp(-FARTHEST_Y, FARTHEST_Y)
         return scaled[0] if self.single else scaled
 
+    def far(self, x: Any) -> str | None:
+        """What a user should know of queries that are farther from the context than the model looks."""
+        away = ((_columns(x, self.x_centre.shape[-1], "x") - self.x_centre) / self.x_spread).abs().amax(-1)
+        if not (outside := int((away > FARTHEST_X).sum())):
+            return None
+        return (
+            f"{outside} of {away.numel()} points lie more than {FARTHEST_X:g} standard deviations of the context's "
+            f"inputs away from them, the farthest {away.max():.3g}; predictions are those at {FARTHEST_X:g}: do not "
+            "trust them here"
+        )
+
     def points_in(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """A context as ``model.adapt`` takes it: arrays x and y, or a `PointSet` alone."""
         if isinstance(x, PointSet):
@@ -336,6 +347,13 @@ def _positive_spread(centre: Tensor, spread: Tensor) -> Tensor:
     return torch.where(tiny, 1.0, spread)
 
 
+def warn_far(units: "Units | TaskUnits", *points: Any) -> None:
+    """Warn of points that are unlike what a model has learned from, with the numbers of both."""
+    note = units.far(*points)
+    if note is not None:
+        warnings.warn(note, FarNote, stacklevel=4)
+
+
 class PosteriorInUnits:
     """A posterior that is asked, and answers, in the user's units.
 
@@ -348,6 +366,7 @@ class PosteriorInUnits:
 
     def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Any:
         """The prediction at x: see `nvdp.Posterior.predict`."""
+        warn_far(self.units, x)
         return self.units.y_out(self.standardised.predict(self.units.x_in(x), samples, generator))
 
     def at_mean_parameters(self, x: Any) -> Any:
@@ -376,6 +395,7 @@ class PosteriorInUnits:
 
         Several outputs count alike: their variances are compared in standardised units.
         """
+        warn_far(self.units, candidates)
         return self.standardised.suggest(self.units.x_in(candidates), k, **options)
 
     def update(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "PosteriorInUnits":

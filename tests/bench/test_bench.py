@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import refusal
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
@@ -259,6 +260,13 @@ def test_command_prints_a_table_writes_json_and_draws(monkeypatch, tmp_path, ste
     assert set(result["machine"]) >= {"cores", "torch", "threads"}
     assert len(result["rows"]) == 2
     assert figure.exists()
+
+
+def test_an_existing_file_of_measurements_is_kept(tmp_path):
+    kept = tmp_path / "kept.json"
+    kept.write_text("mine")
+    assert "kept.json exists; add --force" in refusal("bench", "--suite", "step", "--quick", "--json", kept)
+    assert kept.read_text() == "mine"
 
 
 def test_unknown_suite_is_refused_by_name():

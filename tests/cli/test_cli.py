@@ -175,6 +175,10 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     assert nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page).returncode == 0
     assert "figures/figure9.png" in page.read_text()
     assert (page.parent / "figures" / "figure9.png").exists()
+    page.write_text("a page of mine")
+    again = nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page)
+    assert (again.returncode, page.read_text()) == (2, "a page of mine")
+    assert "results.md exists; add --force" in again.stderr
 
 
 def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):

@@ -43,6 +43,23 @@ def places(tmp_path_factory):
     return root
 
 
+def test_complete_takes_grey_saved_as_colour_and_inverts(places, tmp_path):
+    grey = RANDOM.integers(0, 256, (28, 28), dtype=np.uint8)
+    kept = {}
+    for name, pixels in {"grey": grey, "rgb": np.dstack([grey] * 3), "inverted": 255 - grey}.items():
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+        more = ["--invert"] if name == "inverted" else []
+        out = tmp_path / f"{name}-done.png"
+        done = nvdp(
+            "complete", places / "digits", tmp_path / f"{name}.png", "--keep", "1", "--plain", "--out", out, *more
+        )
+        assert done.returncode == 0, done.stderr
+        kept[name] = np.asarray(Image.open(out).convert("L"))
+    assert (kept["grey"] == grey).all()
+    assert (kept["rgb"] == kept["grey"]).all()
+    assert (kept["inverted"] == kept["grey"]).all()
+
+
 def test_runs_remember_their_data(places):
     digits, colours = (json.loads((places / run / "config.json").read_text()) for run in ("digits", "colours"))
     assert "data" not in digits

@@ -147,10 +147,11 @@ def test_a_sample_table_is_drawn_and_the_curve_is_downloaded(page):
     with page.expect_download() as waited:
         page.click("#data-download")
     lines = waited.value.path().read_text().splitlines()
-    assert lines[0] == "day,mean,std"
+    assert lines[0] == "day,mean,std,q05,q95"
     assert len(lines) == 162
 
 
 def test_outputs_far_from_training_are_told(page):
     choose(page, "tree,day,size\noak,10,5000\noak,20,5001\n")
-    page.wait_for_function("() => document.getElementById('data-note').textContent.includes('far from the outputs')")
+    told = "y goes from 5000 to 5001"
+    page.wait_for_function("told => document.getElementById('data-note').textContent.includes(told)", arg=told)

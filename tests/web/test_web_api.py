@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -14,7 +16,7 @@ import nvdp
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.web import limits
-from nvdp.web.limits import BodyLimit, Pool, QueueFull, unless_gone
+from nvdp.web.limits import Abandoned, BodyLimit, Pool, QueueFull, unless_gone
 from nvdp.web.served import served_models
 from nvdp.web.server import STATIC, create_app
 
@@ -278,6 +280,62 @@ def test_work_whose_visitor_has_gone_is_not_done():
     pool.close()
 
 
+def test_dear_work_that_is_running_stops_when_its_visitor_has_gone():
+    pool, started, ended = Pool(workers=1), threading.Event(), threading.Event()
+
+    def endless():
+        started.set()
+        try:
+            while True:
+                torch.ones(1).add(1)
+        finally:
+            ended.set()
+
+    async def scenario():
+        async def gone():
+            while not started.is_set():
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        assert await unless_gone(gone, pool.run(endless, "anna", dear=True)) is None
+        assert await asyncio.wait_for(pool.run(lambda: "next", "bert", dear=True), 30) == "next"
+
+    asyncio.run(scenario())
+    assert ended.is_set()
+    pool.close()
+
+
+def test_closing_the_pool_stops_running_dear_work():
+    pool, started = Pool(workers=1), threading.Event()
+
+    def endless():
+        started.set()
+        while True:
+            torch.ones(1).add(1)
+
+    async def scenario():
+        work = asyncio.ensure_future(pool.run(endless, dear=True))
+        while not started.is_set():
+            await asyncio.sleep(0.01)
+        pool.close()
+        with pytest.raises(Abandoned):
+            await work
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.filterwarnings("ignore::nvdp.errors.FarNote")  # as nvdp serve does
+def test_a_note_with_numbers_comes_with_answers_far_from_the_data_of_training(client):
+    def note(**changes):
+        return client.post("/api/adapt", json=QUESTION | {"samples": 0} | changes).json().get("note")
+
+    assert note() is None
+    assert "y goes from 400 to 900; the model has learned from values around 0" in note(y=[[400.0], [500.0], [900.0]])
+    assert "1 of 2 points lie outside the inputs of training, [-2, 2]" in note(query=[[0.0], [5.0]])
+    assert note(model="general", y=[[4e6], [5e6], [9e6]]) is None  # in any units
+    assert "1 of 1 points lie more than 10 standard deviations" in note(model="general", query=[[500.0]])
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [("127.0.0.1:8765", 200), ("localhost", 200), ("[::1]:1", 200), ("lab.example", 200), ("evil.example", 421)],
@@ -348,3 +406,25 @@ def test_only_the_static_folder_is_served(client, path):
 
 def test_pages_may_load_nothing_from_elsewhere(client):
     assert client.get("/").headers["Content-Security-Policy"].startswith("default-src 'self'")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_worker_processes_answer_and_threads_take_over_when_one_is_killed():
+    script = (
+        "import asyncio, os, signal\n"
+        "from functools import partial\n"
+        "from nvdp.web.limits import Pool\n"
+        "from nvdp.web.workers import answer\n"
+        "class Model:\n"
+        "    def double(self, value): return [2 * value, os.getpid()]\n"
+        "    def end(self): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "pool = Pool(1, models={'m': Model()})\n"
+        "async def main():\n"
+        "    ask = lambda: pool.run(lambda: b'thread', remote=partial(answer, 'm', 'double', (21,)))\n"
+        "    value, process = eval(await ask())\n"
+        "    assert (value, process != os.getpid()) == (42, True)\n"
+        "    print(await pool.run(lambda: b'thread', remote=partial(answer, 'm', 'end', ())), await ask())\n"
+        "asyncio.run(main()); pool.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "b'thread' b'thread'\n"), done.stderr

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Force
-from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
+from nvdp.cli.tables import column_names, predicted_rows, say, say_far, write_predictions
 from nvdp.errors import InputError
 
 if TYPE_CHECKING:
@@ -161,9 +161,8 @@ def predict(
     unknown = [each.name for each in queries.tasks if each.name not in contexts]
     if unknown:
         say(f"{len(unknown)} tasks have no context, the first is '{unknown[0]}'; theirs is the prior prediction")
-    outside = sum(int(predictor.units.outside(each.x).sum()) for each in queries.tasks)
-    if outside:
-        say(f"{outside} rows lie outside the inputs of training; nothing was learned about functions there")
+    say_far(predictor, known.tasks)
+    say_far(predictor, queries.tasks)
     parts = []
     for each in queries.tasks:
         posterior = _posterior(predictor, contexts.get(each.name))

@@ -33,7 +33,7 @@ def score(
 
     Example: nvdp score model/ test.csv --forecast
     """
-    from nvdp.cli.tables import say
+    from nvdp.cli.tables import say, say_far
     from nvdp.data.tables import Columns, read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
@@ -52,6 +52,7 @@ def score(
         raise InputError(f"{table} has {len(read.tasks)} tasks, none with at least {least} whole rows")
     if len(usable) < len(read.tasks):
         say(f"left out {len(read.tasks) - len(usable)} tasks with fewer than {least} whole rows")
+    say_far(predictor, read.tasks)
     cases = scored_cases(usable, seed, context, forecast, most=len(usable))
     scores = asdict(summary(score_cases(fitted_model(predictor), cases)))
     about = {"model": predictor.model.config.name, "tasks": len(usable), "forecast": forecast}

@@ -65,7 +65,7 @@ def predict(
 
     Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
-    from nvdp.cli.tables import column_names, predicted_rows, say, write_predictions
+    from nvdp.cli.tables import column_names, predicted_rows, say, say_far, write_predictions
     from nvdp.data.tables import Columns, read_frame, split_tasks
     from nvdp.loading import load
     from nvdp.store import TaskStore, check_exists
@@ -79,6 +79,7 @@ def predict(
     say(queries.note)
     with TaskStore(file, predictor) as tasks:
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
+        say_far(predictor, queries.tasks)
         parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
     if unknown:
         say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")

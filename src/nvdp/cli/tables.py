@@ -1,17 +1,19 @@
 """What commands about tables share: column names, notes, and predictions as rows."""
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from nvdp.data.tables import TableTask
+    from nvdp.loading import Predictor
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 ROWS_AT_ONCE = 8_192
@@ -33,6 +35,13 @@ def say(note: str | None) -> None:
     """A note for a person, on standard error."""
     if note is not None:
         typer.echo(f"note: {note}", err=True)
+
+
+def say_far(predictor: "Predictor", tasks: Sequence["TableTask"]) -> None:
+    """One note about the points of all tasks that are unlike the data of training, instead of one for each task."""
+    y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
+    say(predictor.units.far(np.concatenate([each.x for each in tasks]), y))
+    warnings.simplefilter("ignore", FarNote)
 
 
 def predicted_rows(posterior: Any, task: "TableTask", samples: int, outputs: Sequence[str] = ()) -> "pd.DataFrame":

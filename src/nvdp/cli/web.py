@@ -29,7 +29,7 @@ def serve(
         str, typer.Option(help="The address to listen on; 0.0.0.0 lets other machines in, without a password.")
     ] = "127.0.0.1",
     workers: Annotated[
-        int | None, typer.Option(help="Threads that compute. (default: one for each core)", min=1, max=256)
+        int | None, typer.Option(help="Processes that compute. (default: one for each core)", min=1, max=256)
     ] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -62,6 +62,7 @@ def serve(
         use_threads(1)
         warnings.simplefilter("ignore", FarNote)  # the page tells its visitor
         served = served_models([find_run(folder) for folder in run or []])
+        pool = Pool(workers, models=served)
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"nvdp is at http://{shown}:{listening.getsockname()[1]} with {len(served)} models; Ctrl+C stops it")
         names = [host, socket.gethostname(), *(allow_host or [])]
@@ -72,7 +73,6 @@ def serve(
                 f"without encryption; others open {own}",
                 err=True,
             )
-        pool = Pool(workers)
         try:
             server_of(create_app(served, pool, names)).run(sockets=[listening])
         except KeyboardInterrupt:

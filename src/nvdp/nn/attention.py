@@ -22,7 +22,7 @@ long as the same one with few rows. `attend` computes this; `plain_attention` is
 import math
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -39,6 +39,7 @@ SCALES = (1.0, 10.0)  # initial λ of the first and of the last head, for inputs
 OFFSET_START = 2.0  # initial advantage of a point's score over the null token's
 HIDDEN = -3e4  # added to the score of a masked point; float16 can hold it
 LEAST, MOST = -40.0, 60.0  # exp is several times slower on numbers that underflow; exp(−40) beside 1 is nothing
+MOST_KEPT = 4_096  # numbers of targets whose features are kept
 
 
 class DistanceAttention(nn.Module):
@@ -209,10 +210,18 @@ class AttendedContext:
 
     attention: "ContextAttention"
     keys_and_values: Sequence[tuple[Tensor, Tensor]]
+    _last: list[tuple[Tensor, Tensor]] = field(default_factory=list, repr=False, compare=False)
 
     def __call__(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
-        """Features of targets."""
-        return self.attention.features(x, self.keys_and_values)
+        """Features of targets. Those of the last targets are kept: a mean and functions are often asked at the same."""
+        if torch.is_grad_enabled() or torch.is_autocast_enabled(x.device.type) or x.numel() > MOST_KEPT:
+            return self.attention.features(x, self.keys_and_values)
+        for at, features in self._last:
+            if at.shape == x.shape and torch.equal(at, x):
+                return features
+        features = self.attention.features(x, self.keys_and_values)
+        self._last[:] = [(x.clone(), features)]
+        return features
 
 
 class ContextAttention(nn.Module):

@@ -8,6 +8,7 @@ a(z) ≈ E a(z) + E[a′(z)] (z − E z). The variance of a that the fit does no
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float
@@ -59,6 +60,7 @@ def activation_moments(
     return ActivationMoments(*averages)
 
 
+@cache
 def _hermite() -> tuple[Sequence[float], Sequence[float]]:
     from numpy.polynomial.hermite_e import hermegauss
 

@@ -6,6 +6,7 @@ likelihood alone. ``torch.distributions.kl_divergence`` compares two of the same
 """
 
 import copy
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, Self, runtime_checkable
@@ -16,7 +17,7 @@ from torch import Tensor
 from torch.distributions import Distribution
 from typing_extensions import TypeVar
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 from nvdp.nn.likelihoods import Likelihood
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.prediction import ClassPrediction, Prediction, mixture_log_prob, prediction_of
@@ -42,6 +43,14 @@ def groups_of(count: int, numbers: int) -> list[int]:
 
 def _unchanged(x: Tensor) -> Tensor:
     return x
+
+
+class Known(Protocol):
+    """What a model has learned from: `nvdp.units.Units`."""
+
+    def far(self, x: Any) -> str | None:
+        """A note about inputs that are unlike it."""
+        ...
 
 
 @runtime_checkable
@@ -79,6 +88,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
     embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
     rates: Sequence[LayerRates] | None = None
+    known: Known | None = None  # where the model has learned; a query elsewhere is told
     _memory: Memory | Callable[[], Memory] | None = None
 
     def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: Likelihood) -> None:
@@ -136,6 +146,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         (True, True)
         """
         at = self._points(x)
+        self._tell_far(x)
         if samples == 0:
             with torch.no_grad():
                 return self._without_sampling(at)
@@ -306,6 +317,11 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         if isinstance(generator, torch.Generator):
             return generator
         return torch.Generator(device=x.device).manual_seed(generator or 0)
+
+    def _tell_far(self, x: Any) -> None:
+        note = None if self.known is None else self.known.far(x)
+        if note is not None:
+            warnings.warn(note, FarNote, stacklevel=3)
 
     def _points(self, x: Any) -> Tensor:
         with torch.no_grad():

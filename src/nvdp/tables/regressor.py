@@ -163,9 +163,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     def _queries(self, X: Any, missing: bool = False) -> Any:
         check_is_fitted(self)
         finite = "allow-nan" if missing else True
-        X = validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=finite)
-        self._warn_outside(X)
-        return X
+        return validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=finite)
 
     def _covariance(self, prediction: Prediction) -> Any:
         centred = prediction.functions - prediction.mean  # (sample, point, y)
@@ -173,9 +171,6 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         noise = prediction.stds.square().mean(0)
         covariance += torch.eye(len(noise), dtype=noise.dtype)[..., None] * noise[:, None]
         return (covariance[..., 0] if self._flat else covariance).double().numpy()
-
-    def _warn_outside(self, X: Any) -> None:
-        self._meta().warn_far(X)
 
     def _shaped(self, values: Tensor, unknown: Any = None) -> Any:
         """Predictions of the known rows as an array of all rows, those of unknown ones missing."""

@@ -8,8 +8,8 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Container, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from concurrent.futures import BrokenExecutor, Executor, ThreadPoolExecutor
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any, TypeVar
@@ -18,6 +18,9 @@ import torch
 from starlette.datastructures import MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from torch.overrides import TorchFunctionMode
+
+from nvdp.web.workers import forked
 
 MAX_BYTES = 512 * 1024  # of a request's body
 MAX_CONTEXT = 1024  # points: all pixels of a 32 × 32 picture
@@ -44,7 +47,7 @@ MAX_DEAR_OF_ONE = 8  # dear ones of one visitor, running and waiting
 DEAR_PICTURES = 12  # labelled ones and those to classify together
 DEAR_SAMPLED = 8_192  # samples × query points; /api/suggest draws its own
 DEAR_PAIRS = 40_000  # context × query points of a model that compares them all
-DEAR_NICE = 5  # added to the niceness of the threads of dear requests, where threads have one (Linux)
+DEAR_NICE = 10  # added to the niceness of the threads of dear requests, where threads have one (Linux)
 MAX_HELD = 64 * 1024 * 1024  # bytes of bodies that are being received, of all requests together
 
 MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE = 512, 384
@@ -71,11 +74,35 @@ class QueueFull(Exception):
         self.seconds = seconds
 
 
-class Pool:
-    """Threads for cheap requests and others for dear ones, each with a bounded queue.
+class Abandoned(Exception):
+    """Nobody waits any more for the result of a job that is running."""
 
-    Cheap requests never wait behind dear ones, and the server itself never computes. The threads of dear requests have
-    a lower priority. PyTorch releases the interpreter lock while it computes.
+
+class UntilStopped(TorchFunctionMode):
+    """Within it every call of PyTorch in this thread first asks whether the job is still wanted.
+
+    >>> stopped = threading.Event()
+    >>> with UntilStopped(stopped):
+    ...     (torch.ones(2) + 1).tolist()
+    [2.0, 2.0]
+    """
+
+    def __init__(self, stopped: threading.Event) -> None:
+        super().__init__()
+        self.stopped = stopped
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call."""
+        if self.stopped.is_set():
+            raise Abandoned
+        return func(*args, **(kwargs or {}))
+
+
+class Pool:
+    """Workers for cheap requests and others for dear ones, each with a bounded queue.
+
+    Cheap requests never wait behind dear ones, and the server itself never computes. Dear requests have threads of a
+    lower priority. Cheap ones have processes where the models are given and can be forked, and threads otherwise.
 
     >>> pool = Pool(workers=1, waiting=1)
     >>> asyncio.run(pool.run(lambda: 6 * 7))
@@ -84,20 +111,37 @@ class Pool:
     """
 
     def __init__(
-        self, workers: int | None = None, waiting: int = MAX_WAITING, dear_waiting: int = MAX_DEAR_WAITING
+        self,
+        workers: int | None = None,
+        waiting: int = MAX_WAITING,
+        dear_waiting: int = MAX_DEAR_WAITING,
+        models: Mapping[str, Any] | None = None,
     ) -> None:
         self.workers = workers or max(1, os.cpu_count() or 1)
-        self.cheap = Lane(self.workers, waiting, waiting, 0)
+        processes = None if models is None else forked(models, self.workers)
+        self.cheap = Lane(self.workers, waiting, waiting, 0, processes)
         self.dear = Lane(max(1, self.workers // 2), dear_waiting, MAX_DEAR_OF_ONE, DEAR_NICE)
 
-    async def run(self, job: Callable[[], T], visitor: str = "", dear: bool = False) -> T:
-        """The job's result; `QueueFull` at once if too many are waiting. A caller that is cancelled takes it back."""
-        return await (self.dear if dear else self.cheap).run(job, visitor)
+    async def run(
+        self, job: Callable[[], T], visitor: str = "", dear: bool = False, remote: Callable[[], T] | None = None
+    ) -> T:
+        """The job's result; `QueueFull` at once if too many are waiting.
+
+        A caller that is cancelled takes a waiting job back, and stops a dear one that is running.
+        `remote` is the same job for a process, to which it can be sent.
+        """
+        if dear or remote is None or self.cheap.processes is None:
+            return await (self.dear if dear else self.cheap).run(job, visitor)
+        try:
+            return await self.cheap.run(remote, visitor, self.cheap.processes)
+        except BrokenExecutor:  # a process was killed: threads take over
+            self.cheap.processes = None
+            return await self.cheap.run(job, visitor)
 
     def close(self) -> None:
-        """Drop the jobs that wait. Running ones are not waited for: nobody is left to be answered."""
+        """Drop the jobs that wait and stop the dear ones that run: nobody is left to be answered."""
         for lane in (self.cheap, self.dear):
-            lane.executor.shutdown(wait=False, cancel_futures=True)
+            lane.close()
 
     @property
     def busy(self) -> bool:
@@ -106,11 +150,13 @@ class Pool:
 
 
 class Lane:
-    """Some threads and their queue: at most `waiting` jobs wait, and at most `each` of one visitor run or wait."""
+    """Some workers and their queue: at most `waiting` jobs wait, and at most `each` of one visitor run or wait."""
 
-    def __init__(self, workers: int, waiting: int, each: int, nice: int) -> None:
+    def __init__(self, workers: int, waiting: int, each: int, nice: int, processes: Executor | None = None) -> None:
+        self.processes = processes
         self.workers, self.max_jobs, self.each, self.nice = workers, workers + waiting, each, nice
         self.jobs: Counter[str] = Counter()
+        self._running: set[threading.Event] = set()
         self._lock = threading.Lock()
         self.executor = ThreadPoolExecutor(workers, "nvdp-web", initializer=self._begin)
 
@@ -121,7 +167,7 @@ class Lane:
                 thread, process = threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, thread, process + self.nice)
 
-    async def run(self, job: Callable[[], T], visitor: str) -> T:
+    async def run(self, job: Callable[[], T], visitor: str, executor: Executor | None = None) -> T:
         """The job's result."""
         with self._lock:
             waiting = self.jobs.total()
@@ -132,12 +178,38 @@ class Lane:
                 reason = f"{self.jobs[visitor]} large requests of yours are waiting, which is the limit"
                 raise QueueFull(f"{reason}; try again in a moment", 2)
             self.jobs[visitor] += 1
-        future = self.executor.submit(job)
-        future.add_done_callback(lambda _: self._end(visitor))  # of a running job, when its thread is free
-        return await asyncio.wrap_future(future)
+        stopped = threading.Event()
+        try:
+            if self.nice:
+                future = self.executor.submit(self._until_stopped, job, stopped)
+            else:
+                future = (executor or self.executor).submit(job)
+        except BaseException:
+            self._end(visitor, stopped)
+            raise
+        self._running.add(stopped)
+        future.add_done_callback(lambda _: self._end(visitor, stopped))  # of a running job, when its thread is free
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            stopped.set()
+            raise
 
-    def _end(self, visitor: str) -> None:
+    @staticmethod
+    def _until_stopped(job: Callable[[], T], stopped: threading.Event) -> T:
+        with UntilStopped(stopped):
+            return job()
+
+    def close(self) -> None:
+        """Drop and stop all jobs."""
+        for executor in filter(None, (self.executor, self.processes)):
+            executor.shutdown(wait=False, cancel_futures=True)
+        for stopped in list(self._running):
+            stopped.set()
+
+    def _end(self, visitor: str, stopped: threading.Event) -> None:
         with self._lock:
+            self._running.discard(stopped)
             self.jobs[visitor] -= 1
             self.jobs += Counter()  # drops those at 0
 

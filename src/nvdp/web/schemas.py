@@ -82,6 +82,7 @@ class AdaptAnswer(BaseModel):
     std: list[list[float]] = Field(description="(query, y): of an observation there.")
     samples: list[list[list[float]]] = Field(description="(sample, query, y): functions, without observation noise.")
     rates: list[LayerHeat] | None = Field(description="Dropout rates of every layer; null for models without.")
+    note: str | None = Field(default=None, description="Given only where x, y or query are far from training data.")
 
 
 class SuggestAnswer(BaseModel):

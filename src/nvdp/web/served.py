@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 
 from nvdp.data import gp
-from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
 from nvdp.evaluation.inferred import InferredGP
@@ -44,6 +43,13 @@ EXACT_GP = "exact-gp"
 EXACT_CELLS = (8, 6)  # of its grid over the length scale and the signal scale: answers while a pointer moves
 COMPARES_ALL = (EXACT_GP, "nvdp-attentive", "anp")  # models that compare every query point with every context point
 DECIMALS, RATE_DECIMALS = 6, 4
+PURPOSES = {  # of the models that come with the package
+    "general": "General: any data",
+    "gp": "Attentive NVDP: smooth functions",
+    "gp-nvdp": "Paper's NVDP: smooth functions",
+    "mnist": "Convolutional NVDP: digits",
+    "omniglot": "NVDP: characters",
+}
 
 
 class ServedModel:
@@ -95,7 +101,7 @@ class ServedModel:
         """The exact posterior of the GP tasks."""
         entry = ModelEntry(
             name=EXACT_GP,
-            label="Exact GP",
+            label="Exact GP: smooth functions",
             page="functions",
             model=EXACT_GP,
             task="gp",
@@ -133,6 +139,9 @@ class ServedModel:
         posterior = self._adapt(x, y, query)
         prediction = posterior.predict(query)
         functions = posterior.predict(query, samples, seed).functions if samples else prediction.functions[:0]
+        known = self.predictor.units if isinstance(self.predictor, Predictor) else self.units
+        asked = posterior.units if isinstance(posterior, PosteriorInUnits) else known
+        notes = [note for note in (known.far(x, y), asked.far(query)) if note]
         inner = posterior.standardised if isinstance(posterior, PosteriorInUnits) else posterior
         inner = inner.network if isinstance(inner, AdjustedPosterior) else inner
         return {
@@ -140,7 +149,7 @@ class ServedModel:
             "std": self._rounded(prediction.std),
             "samples": self._rounded(functions),
             "rates": [layer_heat(layer) for layer in inner.rates] if isinstance(inner, DropoutPosterior) else None,
-        }
+        } | ({"note": "; ".join(notes)} if notes else {})
 
     @torch.no_grad()
     def suggest(
@@ -161,6 +170,8 @@ class ServedModel:
         if len(query) > self.max_query:
             raise InputError(f"query holds {len(query)} points; '{self.entry.name}' takes at most {self.max_query}")
         units = self.units
+        if isinstance(self.predictor, Predictor) and isinstance(self.predictor.units, ContextUnits):
+            return self.predictor.adapt(x, y)  # any units
         for name, values, centre, spread in (
             ("x", x, units.x_centre, units.x_spread),
             ("y", y, units.y_centre, units.y_spread),
@@ -278,14 +289,12 @@ def _free_name(name: str, taken: dict[str, Served]) -> str:
 def label(name: str, model: str, pretrained: bool) -> str:
     """What a list of models shows.
 
-    >>> label("gp", "nvdp", pretrained=True), label("runs-3", "cnp", pretrained=False), label("cnp", "cnp", False)
-    ('NVDP · pretrained', 'CNP · runs-3', 'CNP')
+    >>> label("gp-nvdp", "nvdp", pretrained=True), label("runs-3", "cnp", False), label("cnp", "cnp", False)
+    ("Paper's NVDP: smooth functions", 'runs-3 (CNP)', 'CNP')
     """
-    if name == model:
-        return model.upper()
-    if pretrained and name == PriorTasks.name:
-        return "General"
-    return f"{model.upper()} · {'pretrained' if pretrained else name}"
+    if pretrained and name in PURPOSES:
+        return PURPOSES[name]
+    return model.upper() if name == model else f"{name} ({model.upper()})"
 
 
 def _page(predictor: Predictor) -> str | None:

@@ -1,8 +1,9 @@
 """The server: four routes over the served models and a folder of static files. It keeps nothing about its visitors."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from nvdp.web.schemas import (
     SuggestAnswer,
 )
 from nvdp.web.served import Served, ServedClassifier, ServedModel, served_models
+from nvdp.web.workers import answer
 
 STATIC = Path(__file__).parent / "static"
 ERRORS: dict[int | str, dict[str, Any]] = {
@@ -102,9 +104,10 @@ def create_app(
             raise InputError(f"'{name}' is a classifier; ask /api/classify")
         return model
 
-    async def computed(request: Request, dear: bool, job: Callable[[], dict[str, Any]]) -> Response:
+    async def computed(request: Request, dear: bool, name: str, method: str, *arguments: Any) -> Response:
         visitor = request.client.host if request.client else ""
-        work = workers.run(lambda: to_json(job()), visitor, dear)
+        remote = partial(answer, name, method, arguments)
+        work = workers.run(lambda: to_json(getattr(models[name], method)(*arguments)), visitor, dear, remote)
         try:
             body = await unless_gone(request.receive, work)
         except asyncio.CancelledError:  # as the server stops
@@ -122,7 +125,7 @@ def create_app(
         model = regression(request.model)
         points = request.arrays(model.entry)
         dear = model.is_dear(len(request.x), len(request.query), request.samples)
-        return await computed(connection, dear, lambda: model.answer(*points, request.samples, request.seed))
+        return await computed(connection, dear, request.model, "answer", *points, request.samples, request.seed)
 
     @app.post("/api/suggest", response_model=SuggestAnswer, responses=ERRORS)
     async def suggest(request: AdaptRequest, connection: Request) -> Response:
@@ -130,7 +133,7 @@ def create_app(
         model = regression(request.model)
         points = request.arrays(model.entry)
         dear = model.is_dear(len(request.x), len(request.query), SAMPLES)
-        return await computed(connection, dear, lambda: model.suggest(*points, request.seed))
+        return await computed(connection, dear, request.model, "suggest", *points, request.seed)
 
     @app.post("/api/classify", response_model=ClassifyAnswer, responses=ERRORS)
     async def classify(request: ClassifyRequest, connection: Request) -> Response:
@@ -139,8 +142,8 @@ def create_app(
         if not isinstance(model, ServedClassifier):
             raise InputError(f"'{request.model}' is no classifier; ask /api/adapt")
         pictures = request.arrays(model.entry.x_dim)
-        dear = request.is_dear()
-        return await computed(connection, dear, lambda: model.classify(*pictures, request.samples, request.seed))
+        given = (*pictures, request.samples, request.seed)
+        return await computed(connection, request.is_dear(), request.model, "classify", *given)
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:

@@ -1,14 +1,15 @@
 // The page of a visitor's own table: a model of `nvdp fit` predicts one of its tasks from some of its points.
-import { Lane } from "./api.js";
+import { Lane, post } from "./api.js";
 import { readTable, tasksOf } from "./csv.js";
-import { BAND, Plot, element, minus } from "./plot.js";
+import { BAND, Plot, element } from "./plot.js";
 
 const GRID = 161; // points of a curve
-const FAR = 6; // spreads from the centre, as the library warns
 const UNCHOSEN = "\0"; // no column has this name
 const SAMPLES = 16;
 const START = 3; // points given at first
 const MARGIN = 0.12; // of the range of y, above and below
+const KINDS = ["mean", "std", "q05", "q95"]; // as nvdp predict names them
+const quoted = (name) => (/[",\n]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name);
 
 export function startData(models, tell) {
   document.getElementById("data-how").hidden = models.length > 0;
@@ -35,7 +36,7 @@ class DataPage {
     this.plot.drawn.push(() => this.drawDots());
     this.lane = new Lane("api/adapt", (answer, extra) => this.show(answer, extra), tell);
     this.listen(found("data-file"), document.querySelector(".drop"));
-    found("data-sample").addEventListener("click", () => this.open(this.sample()));
+    found("data-sample").addEventListener("click", () => this.openSample());
     found("data-download").addEventListener("click", () => this.download());
     this.newModel();
   }
@@ -75,17 +76,20 @@ class DataPage {
     }
   }
 
-  // A table of three made-up tasks within what the model has learned from.
-  sample() {
-    const { columns, x_range: [low, high], y_centre: centre, y_spread: spread } = this.model;
-    const lines = [[columns.task ?? "task", columns.x[0], ...columns.y].join(",")];
-    for (const [task, tilt] of [["sample 1", 0.8], ["sample 2", 0], ["sample 3", -0.8]])
-      for (let i = 0; i < 8; i += 1) {
-        const share = (i + 0.5) / 8;
-        const y = columns.y.map((_, k) => centre[k] + spread[k] * (tilt * (share - 0.5) + 0.3 * Math.sin(5 * share + tilt)));
-        lines.push([task, low + (high - low) * share, ...y].map((cell) => (Number.isFinite(cell) ? cell.toPrecision(6) : cell)).join(","));
-      }
-    return new File([`${lines.join("\n")}\n`], "sample.csv");
+  // A table of tasks that the model itself makes up: functions drawn before it has seen any point.
+  async openSample() {
+    const { name, columns, x_range: [low, high] } = this.model;
+    const query = Array.from({ length: 8 }, (_, i) => [low + ((high - low) * (i + 0.5)) / 8]);
+    try {
+      const { samples } = await post("api/adapt", { model: name, x: [], y: [], query, samples: 3, seed: 1 });
+      const lines = [[columns.task ?? "task", columns.x[0], ...columns.y].map(quoted).join(",")];
+      samples.forEach((values, s) =>
+        query.forEach(([x], i) => lines.push([`sample ${s + 1}`, ...[x, ...values[i]].map((v) => v.toPrecision(6))].join(",")))
+      );
+      this.open(new File([`${lines.join("\n")}\n`], "sample.csv"));
+    } catch (error) {
+      this.refuse(error);
+    }
   }
 
   // The curve that is drawn, as a table.
@@ -93,10 +97,11 @@ class DataPage {
     if (!this.drawn) return;
     const { query, mean, std } = this.drawn;
     const names = this.model.columns.y;
-    const kinds = names.flatMap((name) => (names.length > 1 ? [`${name}_mean`, `${name}_std`] : ["mean", "std"]));
-    const rows = query.map((x, i) => [x, ...names.flatMap((_, k) => [mean[i][k], std[i][k]])].join(","));
+    const kinds = names.flatMap((name) => (names.length > 1 ? KINDS.map((kind) => `${name}_${kind}`) : KINDS));
+    const part = (m, s) => [m, s, m - BAND * s, m + BAND * s];
+    const rows = query.map((x, i) => [x, ...names.flatMap((_, k) => part(mean[i][k], std[i][k]))].join(","));
     const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([[[this.plot.xName, ...kinds].join(","), ...rows].join("\n"), "\n"], { type: "text/csv" }));
+    link.href = URL.createObjectURL(new Blob([[[this.plot.xName, ...kinds].map(quoted).join(","), ...rows].join("\n"), "\n"], { type: "text/csv" }));
     link.download = "predictions.csv";
     link.click();
     URL.revokeObjectURL(link.href);
@@ -194,7 +199,7 @@ class DataPage {
     this.lane.ask(asked, { query, hidden, plotted: this.points });
   }
 
-  show({ mean, std, samples }, { query, hidden, plotted }) {
+  show({ mean, std, samples, note }, { query, hidden, plotted }) {
     if (plotted !== this.points) return; // of the task before
     const curve = (values) => values.slice(0, GRID);
     Object.assign(this.plot, { query, answer: { mean: curve(mean), std: curve(std), samples: samples.map(curve) } });
@@ -202,20 +207,14 @@ class DataPage {
     this.drawn = { query, mean: curve(mean), std: curve(std) };
     const { output } = this.plot;
     const inside = hidden.filter(({ y }, i) => Math.abs(y[output] - mean[GRID + i][output]) <= BAND * std[GRID + i][output]);
-    this.say(hidden.length, inside.length);
+    this.say(hidden.length, inside.length, note);
   }
 
-  say(hidden, inside) {
-    const [low, high] = this.model.x_range;
-    const outside = this.points.filter(({ x }) => x < low || x > high).length;
+  say(hidden, inside, note) {
     const many = (count, thing) => `${count} ${thing}${count === 1 ? "" : "s"}`;
-    const short = (number) => minus(Number(number.toPrecision(6)));
     const notes = ["It has seen all points."];
     if (hidden) notes[0] = `${inside} of the ${many(hidden, "point")} it has not seen ${inside === 1 ? "lies" : "lie"} in the band of 90 %.`;
-    if (outside) notes.push(`${many(outside, "point")} outside the inputs of training, ${short(low)} to ${short(high)}.`);
-    const { y_centre: centre, y_spread: spread } = this.model;
-    const far = this.points.filter(({ y }) => y.some((v, k) => Math.abs(v - centre[k]) > FAR * spread[k])).length;
-    if (far) notes.push(`${many(far, "point")} far from the outputs of training: do not trust the prediction.`);
+    if (note) notes.push(`Note: ${note}.`);
     if (this.leftOut) notes.push(`Left out ${many(this.leftOut, "row")} with an empty cell.`);
     this.note.textContent = notes.join(" ");
   }

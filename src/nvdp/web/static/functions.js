@@ -17,13 +17,15 @@ class Side {
     this.page = page;
     place.innerHTML =
       '<header><select aria-label="Model"></select><span class="told"></span></header>' +
-      '<svg class="plot" tabindex="0" role="application" aria-label="Plot: Enter adds a point"></svg><div></div>';
+      '<svg class="plot" tabindex="0" role="application" aria-label="Plot: Enter adds a point"></svg>' +
+      '<p class="none far" role="status" hidden></p><div></div>';
     this.select = place.querySelector("select");
     for (const model of models) this.select.add(new Option(model.label, model.name));
     this.select.value = chosen.name;
     this.models = models;
     this.told = place.querySelector(".told");
-    this.plot = new Plot(place.querySelector("svg"));
+    this.plot = Object.assign(new Plot(place.querySelector("svg")), { xName: "x", yName: "y" });
+    this.far = place.querySelector(".far");
     this.points = new Points(this.plot, page, inTabOrder);
     this.rates = new Rates(place.lastElementChild);
     this.lane = new Lane("api/adapt", (answer, extra) => this.show(answer, extra), page.tell);
@@ -44,7 +46,9 @@ class Side {
     this.plot.query = query;
     this.plot.answer = answer;
     this.plot.drawAnswer();
-    const note = "The exact posterior of the tasks the models learned from, averaged over their kernels. No dropout.";
+    this.far.hidden = !answer.note;
+    this.far.textContent = answer.note ? `Note: ${answer.note}.` : "";
+    const note = "The exact posterior of random smooth functions, averaged over their kernels: the best that a model of them can do. No dropout.";
     this.rates.show(answer.rates, model.model === "exact-gp" ? note : `${model.label} has no dropout rates.`);
     this.told.textContent = `${Math.max(1, Math.round(performance.now() - asked))} ms`;
     measurePainted("pointer to picture", since);

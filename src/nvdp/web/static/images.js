@@ -5,6 +5,7 @@ import { mix, paint, rgb } from "./rates.js";
 
 const SAMPLES = 8;
 const AT_ONCE = 20;
+const AT_FIRST = 150; // pixels: enough to recognise the digit
 // Cividis, which people with any kind of colour vision read alike, at five places.
 const CIVIDIS = [[0, 34, 78], [66, 77, 107], [125, 124, 120], [187, 174, 108], [255, 234, 70]];
 
@@ -31,7 +32,7 @@ class ImagesPage {
     for (const pen of document.querySelectorAll("[name=pen]")) pen.addEventListener("change", () => this.changed());
     const on = (id, act) => document.getElementById(id).addEventListener("click", act);
     on("reveal-next", () => this.revealNext());
-    on("reveal-some", () => this.revealSome());
+    on("reveal-some", () => this.revealSome(AT_ONCE));
     on("hide-all", () => this.hideAll());
     this.newModel();
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.changed());
@@ -55,7 +56,6 @@ class ImagesPage {
     if (!fits) document.querySelector("[value=ink]").checked = true;
     this.listPictures();
     this.choose(0);
-    if (fits) this.revealSome();
   }
 
   listPictures() {
@@ -74,7 +74,9 @@ class ImagesPage {
 
   choose(index) {
     this.truth = this.pictures[index] ?? new Array(this.size ** 2).fill(0);
-    this.hideAll();
+    this.shown = new Array(this.size ** 2).fill(null);
+    if (this.pen === "reveal") this.revealSome(AT_FIRST);
+    else this.changed();
   }
 
   hideAll() {
@@ -88,9 +90,9 @@ class ImagesPage {
     this.changed(since);
   }
 
-  revealSome() {
+  revealSome(count) {
     const hidden = this.hidden;
-    const chosen = Array.from({ length: Math.min(AT_ONCE, hidden.length) }, () =>
+    const chosen = Array.from({ length: Math.min(count, hidden.length) }, () =>
       hidden.splice(Math.floor(Math.random() * hidden.length), 1)[0]
     );
     for (const cell of chosen) this.shown[cell] = this.truth[cell];
