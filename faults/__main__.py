@@ -74,7 +74,7 @@ def postgres(place: Path) -> list[Tally]:
     """A store on a server: many writers, kills of writers and of the server."""
     from faults.postgres import on_servers
 
-    return on_servers(3, 200, 3)
+    return on_servers(4, 500, 5)
 
 
 def streaming(place: Path) -> list[Tally]:

@@ -162,3 +162,19 @@ def test_every_door_suggests_the_same_candidates(folder, context, query, tmp_pat
         with TaskStore(tmp_path / "tasks.db", predictor) as tasks:
             tasks.observe("oak", x, y)
             assert tasks.posterior("oak").suggest(candidates, 3).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["general", "gp", "gp-nvdp"])
+def test_a_point_alone_and_among_nine_has_one_answer_up_to_the_rounding_of_its_precision(name):
+    """Matrix products of one row and of nine add in another order, so float32 agrees to about 1e-5, not to 1e-6."""
+    at = np.linspace(-1.9, 1.9, 9)[:, None]
+    x = np.linspace(-1.5, 1.5, 7)[:, None]
+    for precision, most in ((torch.float32, 1e-4), (torch.float64, 1e-9)):
+        predictor = nvdp.load(name)
+        predictor.model.to(precision)
+        posterior = predictor.adapt(x, np.sin(2 * x))
+        whole = posterior.predict(at)
+        for place in range(9):
+            alone = posterior.predict(at[place : place + 1])
+            assert abs(alone.mean - whole.mean[place]).item() < most
+            assert abs(alone.std - whole.std[place]).item() < most

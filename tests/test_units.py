@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from nvdp.errors import InputError
+import nvdp
+from nvdp.errors import FarNote, InputError
 from nvdp.loading import Predictor
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
@@ -96,3 +97,25 @@ def test_units_come_back_from_their_dictionary():
     assert Units.from_dict(UNITS.to_dict()) == UNITS
     with pytest.raises(InputError, match="no units"):
         Units.from_dict({"x_centre": [0.0]})
+
+
+def test_the_general_model_refuses_what_it_cannot_standardise_and_warns_far_from_the_context():
+    general = nvdp.load("general")
+    with pytest.raises(InputError, match=r"the largest value is 1e\+300; standardising needs"):
+        general.adapt([1.0, 2.0], [1e300, -1e300])
+    with pytest.raises(InputError, match="x is not an array of numbers"):
+        general.adapt([[1.0], [2.0, 3.0]], [1.0, 2.0])
+    with pytest.raises(InputError, match="the range of x"):
+        general.within([0.0], [np.inf]).adapt([1.0, 1.5], [1.0, 2.0])
+    posterior = general.adapt([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    for ask in (posterior.predict, posterior.suggest):
+        with pytest.warns(FarNote, match=r"1 of 2 points lie more than 10 .* the farthest 1.22e\+03"):
+            ask([2.0, 1002.0])
+
+
+@pytest.mark.parametrize("name", ["gp", "gp-nvdp"])
+def test_queries_outside_the_inputs_of_training_are_told(name):
+    posterior = nvdp.load(name).adapt([0.0, 1.0], [0.5, -0.5])
+    posterior.predict([-2.0, 2.0])
+    with pytest.warns(FarNote, match=r"1 of 2 points lie outside the inputs of training, \[-2, 2\]"):
+        posterior.predict([0.0, 2.5])

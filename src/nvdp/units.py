@@ -200,14 +200,18 @@ class ContextUnits(Units):
 
     def of_context(self, x: Any, y: Any = None, mask: Tensor | None = None) -> "TaskUnits":
         """The units that a context brings along, given as to ``model.adapt``."""
-        if isinstance(x, PointSet):
-            return self.of_points(x, single=False)
-        points = PointSet.of(_columns(x, None, "x"), None if y is None else _columns(y, None, "y"), mask)
-        return self.of_points(points, single=np.ndim(x) < 3)
+        single = not isinstance(x, PointSet) and np.ndim(x) < 3
+        if not isinstance(x, PointSet):
+            x = PointSet.of(_columns(x, None, "x"), None if y is None else _columns(y, None, "y"), mask)
+        units = self.of_points(x, single)
+        if not (units.x_spread.isfinite().all() and units.y_spread.isfinite().all()):
+            largest = max(x.x.abs().max().item(), x.y.abs().max().item())
+            raise InputError(f"the largest value is {largest:g}; standardising needs values whose squares are finite")
+        return units
 
     def readable(self, x: Any, y: Any = None, mask: Tensor | None = None) -> tuple[Any, Any, Tensor | None]:
         """A context of at most `MOST_POINTS`: of a larger one a random choice, the same every time, and a warning."""
-        count = x.x.shape[1] if isinstance(x, PointSet) else np.shape(x)[-2 if np.ndim(x) > 1 else 0]
+        count = x.x.shape[1] if isinstance(x, PointSet) else _columns(x, None, "x").shape[-2]
         if count <= MOST_POINTS:
             return x, y, mask
         warnings.warn(
@@ -235,7 +239,7 @@ class ContextUnits(Units):
         if self.x_range is None:
             return _masked_moments(context.x, context.mask)
         low, high = (context.x.new_tensor(bound) for bound in self.x_range)
-        if low.shape != context.x.shape[-1:] or not (high > low).all():
+        if low.shape != context.x.shape[-1:] or not ((high > low) & (high - low).isfinite()).all():
             raise InputError(
                 f"the range of x is {self.x_range}; expected lower and higher ends of {context.x.shape[-1]}"
             )

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -187,6 +188,17 @@ def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):
     assert result.returncode == 0, result.stderr
     config = json.loads((tmp_path / "wider" / "config.json").read_text())
     assert (config["model"]["encoder"]["size"], config["start"]) == (256, str(run))
+
+
+def test_too_little_memory_is_one_line():
+    import nvdp.cli
+
+    wanted = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 140000000000 bytes.")
+    with (
+        mock.patch.object(nvdp.cli, "_unwrap_help"),
+        mock.patch.object(nvdp.cli, "app", side_effect=wanted),
+    ):
+        assert refusal("models") == "nvdp: there is not enough memory: an array of 140.0 GB was asked for\n"
 
 
 def test_settings_that_are_none_are_refused(run, tmp_path):

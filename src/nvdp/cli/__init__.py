@@ -77,6 +77,13 @@ def main() -> None:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except (MemoryError, RuntimeError) as error:
+        wanted = re.search(r"tried to allocate (\d+) bytes", str(error))  # PyTorch's words
+        if wanted is None and not isinstance(error, MemoryError):
+            raise
+        size = f": an array of {int(wanted[1]) / 1e9:.1f} GB was asked for" if wanted else ""
+        print(f"nvdp: there is not enough memory{size}", file=sys.stderr)
+        sys.exit(2)
 
 
 def _unwrap_help(commands: typer.Typer) -> None:

@@ -33,6 +33,8 @@ def start_from(model: AnyModel, folder: Path, seed: int) -> None:
         model.load_state_dict(grown(old, model, derived_generator(seed, "growth")))
     except InputError as error:
         raise InputError(f"cannot begin from {folder}: {error}") from None
+    except KeyError as error:
+        raise InputError(f"cannot begin from {folder}: its model has no weights {error}") from None
 
 
 def grown(old: Mapping[str, Tensor], model: nn.Module, generator: torch.Generator) -> dict[str, Tensor]:
