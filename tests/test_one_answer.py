@@ -169,7 +169,7 @@ def test_a_point_alone_and_among_nine_has_one_answer_up_to_the_rounding_of_its_p
     """Matrix products of one row and of nine add in another order, so float32 agrees to about 1e-5, not to 1e-6."""
     at = np.linspace(-1.9, 1.9, 9)[:, None]
     x = np.linspace(-1.5, 1.5, 7)[:, None]
-    for precision, most in ((torch.float32, 1e-4), (torch.float64, 1e-9)):
+    for precision, most in ((torch.float32, 2e-5), (torch.float64, 1e-9)):
         predictor = nvdp.load(name)
         predictor.model.to(precision)
         posterior = predictor.adapt(x, np.sin(2 * x))
