@@ -39,6 +39,10 @@ def say(note: str | None) -> None:
 
 def say_far(predictor: "Predictor", tasks: Sequence["TableTask"]) -> None:
     """One note about the points of all tasks that are unlike the data of training, instead of one for each task."""
+    import numpy as np
+
+    if not tasks:
+        return
     y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
     say(predictor.units.far(np.concatenate([each.x for each in tasks]), y))
     warnings.simplefilter("ignore", FarNote)
