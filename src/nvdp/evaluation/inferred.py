@@ -28,13 +28,11 @@ class GridPosterior:
 
     log_weight: Float[Tensor, "length signal"]
     mean: Float[Tensor, "length signal point"]
-    reduction: Float[Tensor, "length signal context point"]  # its square over the context is what was learned
-    prior: Float[Tensor, "length together together"]  # of all points or, where none is asked for together, of none
+    variance: Float[Tensor, "length signal point"]  # of the function
+    # For points together; of no points where none is asked for:
+    reduction: Float[Tensor, "length signal context together"]  # its product over the context is what was learned
+    prior: Float[Tensor, "length together together"]
     signal: Float[Tensor, " signal"]
-
-    def variance(self) -> Float[Tensor, "length signal point"]:
-        """Of the function at each point."""
-        return (self.signal.square()[:, None] - self.reduction.square().sum(-2)).clamp(min=0)
 
     def covariance(self) -> Float[Tensor, "length signal point point"]:
         """Of the function at all points together."""
@@ -88,7 +86,7 @@ class InferredGP:
         """log p(y | context) of each point by itself, context points too; of padding, no meaning."""
         rows = []
         for posterior, y in self._posteriors(tasks, every=True):
-            std = (posterior.variance() + NOISE**2).sqrt().clamp(min=self.smallest)
+            std = (posterior.variance + NOISE**2).sqrt().clamp(min=self.smallest)
             by_kernel = gaussian_log_prob(y, posterior.mean, std)
             rows.append(torch.logsumexp(posterior.log_weight[..., None] + by_kernel, dim=(0, 1)))
         return torch.stack(rows)
@@ -153,12 +151,14 @@ class InferredGP:
         turned = vectors.mT @ y  # (ℓ, context)
         evidence = -0.5 * (turned.square()[:, None] / variance + variance.log()).sum(-1)
         cross = vectors.mT @ between(x, points)  # (ℓ, context, point)
-        by_signal = signal.square()[:, None, None] * cross[:, None]  # (ℓ, σ_f, context, point)
+        square = signal.square()[:, None]  # (σ_f, 1)
+        learned = square.square() * (variance.reciprocal() @ cross.square())  # (ℓ, σ_f, point)
         asked = points if together else points[:0]
         return GridPosterior(
             log_weight=evidence - torch.logsumexp(evidence, dim=(0, 1)),
-            mean=((turned[:, None] / variance)[..., None, :] @ by_signal)[..., 0, :],
-            reduction=by_signal / variance.sqrt()[..., None],
+            mean=square * ((turned[:, None] / variance) @ cross),
+            variance=(square - learned).clamp(min=0),
+            reduction=square[:, None] * cross[:, None, :, : len(asked)] / variance.sqrt()[..., None],
             prior=between(asked, asked),
             signal=signal,
         )
@@ -207,7 +207,7 @@ class InferredPosterior:
             return Prediction(functions, torch.full_like(functions, NOISE))
         weight = grid.log_weight.exp()[..., None]
         mean = (weight * grid.mean).sum((0, 1))
-        variance = (weight * (grid.variance() + (grid.mean - mean).square())).sum((0, 1)) + NOISE**2
+        variance = (weight * (grid.variance + (grid.mean - mean).square())).sum((0, 1)) + NOISE**2
         return Prediction(mean[None, :, None], variance.sqrt()[None, :, None])
 
     def suggest(self, candidates: Float[np.ndarray, "query 1"], seed: int = 0) -> Int[Tensor, " 1"]:

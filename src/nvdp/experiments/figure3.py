@@ -19,6 +19,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import DIGITS
 from nvdp.experiments.studies import attentive
 from nvdp.experiments.table1 import paper_rows
+from nvdp.models.base import RegressionModel
 from nvdp.plots.curves import ActiveCurve, figure_active
 from nvdp.training.run_folder import load_run
 
@@ -41,14 +42,22 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
     """Curves by learner and by how points are chosen: mean over tasks and standard error."""
     loaded = {name.removesuffix(VARIANCE).upper(): load_run(folder)[:2] for name, folder in folders.items()}
-    config, model = next(iter(loaded.values()))
-    batches = candidates(TASKS[config.preset])
-    exact = exact_learner(model.config.likelihood.min_std)
+    config = next(iter(loaded.values()))[0]
+    return {
+        "steps": config.steps,
+        **learned({name: model for name, (_, model) in loaded.items()}, TASKS[config.preset]),
+    }
+
+
+def learned(models: Mapping[str, RegressionModel], tasks: int) -> dict[str, Any]:
+    """Active learning by some models and by the exact GP, on so many tasks."""
+    batches = candidates(tasks)
+    exact = exact_learner(next(iter(models.values())).config.likelihood.min_std)
     orders = [random_order(batch, POINTS, VALIDATION_SEED, chunk) for chunk, batch in enumerate(batches)]
     best = [learn(exact, batch, order[:, :1], POINTS - 1) for batch, order in zip(batches, orders, strict=True)]
     oracle_orders = [run.order for run in best]
     curves = {EXACT: {OWN: ActiveRun.join(best), RANDOM: _along(exact, batches, orders)}}
-    for name, (_, model) in loaded.items():
+    for name, model in models.items():
         learner = model_learner(model)
         pairs = zip(batches, orders, strict=True)
         curves[name] = {
@@ -59,7 +68,6 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
     return {
         "tasks": sum(len(batch) for batch in batches),
         "candidates": batches[0].x.shape[1],
-        "steps": config.steps,
         "curves": {name: {way: _to_json(run) for way, run in ways.items()} for name, ways in curves.items()},
         "gain": {name: _gain(ways[OWN], ways[RANDOM]) for name, ways in curves.items()},
     }
@@ -96,14 +104,14 @@ def _gain(own: ActiveRun, given: ActiveRun) -> dict[str, Any]:
     return {"sizes": list(given.sizes), **rounded}
 
 
-def draw(data: dict[str, Any], path: Path) -> Sequence[Path]:
-    """Draw the figure: left all models with their own points, right NVDP and the exact GP with points of each kind."""
-    first = (EXACT, "NVDP")  # so that NVDP has the same colour in both panels
+def draw(data: dict[str, Any], path: Path, main: str = "NVDP") -> Sequence[Path]:
+    """Draw the figure: left all models with their own points, right one and the exact GP with points of each kind."""
+    first = (EXACT, main)  # so that it has the same colour in both panels
     names = [*first, *(name for name in data["curves"] if name not in first)]
     own = {name: _curve(data["curves"][name][OWN]) for name in names}
-    ways = data["curves"]["NVDP"]
-    by_choice = {f"NVDP, {OWN} choice": ways[OWN], "NVDP, exact GP's choice": ways[ORACLE]}
-    by_choice |= {"NVDP, random points": ways[RANDOM]}
+    ways = data["curves"][main]
+    by_choice = {f"{main}, {OWN} choice": ways[OWN], f"{main}, exact GP's choice": ways[ORACLE]}
+    by_choice |= {f"{main}, random points": ways[RANDOM]}
     exact = data["curves"][EXACT]
     by_choice |= {f"{EXACT}, {OWN} choice": exact[OWN], f"{EXACT}, random points": exact[RANDOM]}
     return figure_active(own, {name: _curve(values) for name, values in by_choice.items()}, EXACT, path)

@@ -90,7 +90,7 @@ def run_queue(
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; expected at least 1")
     plan = selected(experiment.plan(budget), only)
-    if not plan:
+    if not plan and only is not None:
         raise InputError(f"no run of {experiment.name} has '{only}' in its name")
     paths = {run.name: str(result_path(out, experiment.name, budget, run.name)) for run in plan}
     all_jobs = [Job(experiment.name, budget, run, str(run.folder(runs)), paths[run.name], device) for run in plan]

@@ -14,6 +14,17 @@ from typing import Any
 
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import FLAVOURS
+from nvdp.experiments.claims import (
+    CLEAR,
+    alive_in_words,
+    alive_table,
+    claims_table,
+    gates_in_words,
+    gates_table,
+    limits_in_words,
+    probes_table,
+    tnp_table,
+)
 from nvdp.experiments.figure3 import EXACT
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
@@ -38,7 +49,6 @@ from nvdp.experiments.table3 import SETTINGS
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
-CLEAR = 2.0  # standard errors from which a difference is called clear
 COLLAPSED_RATE = 0.02  # a mean rate below this is near the floor of 0.01
 Estimate = tuple[float, float]  # a value and its standard error
 Part = Callable[[Results], str]  # of the page; empty without results
@@ -358,10 +368,22 @@ PARTS: dict[str, Part] = {
     **_study("quarter", _quarter),
     **_study("ablations", lambda rows: [compared(rows, "kl-elbo-0.001")]),
     **_study("collapse", lambda rows: [compared(rows, SHIPPED)]),
+    "gates": gates_table,
+    "gates.words": gates_in_words,
+    "limits": limits_in_words,
+    "probes": probes_table,
+    "alive": alive_table,
+    "alive.words": alive_in_words,
+    "alive.tasks": lambda results: _tasks(results.runs("alive").values()),
+    "tnp": tnp_table,
+    "tnp.tasks": lambda results: _tasks(results.runs("tnp").values()),
+    "claims": claims_table,
     **_image("figure2", "figure2/{}-figure.json"),
     **_image("figure3", "figure3/{}-figure.json"),
     **_image("figure4", "figure4/{}-figure.json"),
     **_image("figure9", "figure9/{}-figure.json"),
     **_image("figure9-decoder-x", "figure9/{}-figure.json"),
+    **_image("pretrained-functions", "pretrained/{}-figure.json"),
+    **_image("pretrained-active", "pretrained/{}-figure.json"),
     **_image("bench-quality", "bench/quality.json"),
 }

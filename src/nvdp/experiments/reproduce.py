@@ -9,6 +9,7 @@ from nvdp.experiments.figure3 import FIGURE3
 from nvdp.experiments.figure4 import FIGURE4
 from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.plan import Experiment
+from nvdp.experiments.pretrained import PRETRAINED
 from nvdp.experiments.queue import Executor, run_queue
 from nvdp.experiments.results import FIGURE_SUFFIX
 from nvdp.experiments.studies import STUDIES
@@ -18,7 +19,7 @@ from nvdp.experiments.table3 import TABLE3
 from nvdp.system import write_text
 
 EXPERIMENTS: dict[str, Experiment] = {
-    each.name: each for each in (TABLE1, FIGURE2, FIGURE3, TABLE2, FIGURE4, TABLE3, FIGURE9, *STUDIES)
+    each.name: each for each in (TABLE1, FIGURE2, FIGURE3, TABLE2, FIGURE4, TABLE3, FIGURE9, PRETRAINED, *STUDIES)
 }
 ALL = "all"
 
