@@ -25,7 +25,7 @@ WEIGHTS = Path(nvdp.__file__).parent / "weights"
 def test_pretrained_models_are_small():
     assert {"gp", "gp-nvdp", "mnist", "omniglot"} <= set(pretrained_names())
     for name in pretrained_names():
-        assert (WEIGHTS / name / "model.safetensors").stat().st_size < 6_000_000
+        assert (WEIGHTS / name / "model.safetensors").stat().st_size < 6_500_000
 
 
 @pytest.mark.parametrize("name", ["gp", "gp-nvdp"])
