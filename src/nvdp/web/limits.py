@@ -202,10 +202,11 @@ class Lane:
 
     def close(self) -> None:
         """Drop and stop all jobs."""
-        for executor in filter(None, (self.executor, self.processes)):
-            executor.shutdown(wait=False, cancel_futures=True)
         for stopped in list(self._running):
             stopped.set()
+        self.executor.shutdown(wait=False, cancel_futures=True)
+        if self.processes is not None:  # waited for, as their end and that of this process would otherwise meet
+            self.processes.shutdown(wait=True, cancel_futures=True)
 
     def _end(self, visitor: str, stopped: threading.Event) -> None:
         with self._lock:
