@@ -152,7 +152,10 @@ class _Block(torch.autograd.Function):
             _groups(spatial),
             [True, True, False],
         )
-        by_maps = torch.addcmul(gradient, by_inputs, _silu_slope(inputs, gate))
+        # As matrices: with a grid of one row, operations on four axes may not see that all have one layout.
+        by_inputs = _by_cell(by_inputs.contiguous(memory_format=torch.channels_last))
+        by_maps = torch.addcmul(by_cell, by_inputs, _silu_slope(_by_cell(inputs), _by_cell(gate)))
+        by_maps = by_maps.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2)
         return by_maps, spatial_gradient, by_hidden.sum(0), across_gradient, by_cell.sum(0)
 
 
@@ -175,7 +178,9 @@ def _by_cell(maps: Float[Tensor, "task channel row column"]) -> Float[Tensor, "c
     return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
 
 
-def _silu_slope(silu: Float[Tensor, "*shape"], gate: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def _silu_slope(
+    silu: Float[Tensor, "cell channel"], gate: Float[Tensor, "cell channel"]
+) -> Float[Tensor, "cell channel"]:
     return torch.lerp(silu, torch.ones_like(silu[:1]), gate)
 
 
