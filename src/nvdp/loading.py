@@ -274,8 +274,11 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
     if (found := predictor.adjustment) is not None:
         about["adjustment"] = {
             "process": found.process is not None,
+            "around": found.around,
+            "share": found.share,
             "sizes": list(found.sizes),
             "factors": list(found.factors),
+            "factors_ahead": list(found.factors_ahead),
         }
         if found.process is not None:
             (place / PROCESS).write_bytes(tensors_to_bytes(found.process.tensors()))
@@ -310,4 +313,6 @@ def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | No
             process = HierarchicalGP.from_tensors(tensors_from_bytes(path.read_bytes()))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             raise InputError(f"{path} is missing or damaged: {error}") from None
-    return Adjustment(process, tuple(numbers["sizes"]), tuple(numbers["factors"]))
+    ahead = numbers.get("factors_ahead", numbers["factors"])  # fits of 0.2.0 made no difference
+    around, share = numbers.get("around", numbers["process"]), numbers.get("share", 1.0)
+    return Adjustment(process, around, share, tuple(numbers["sizes"]), tuple(numbers["factors"]), tuple(ahead))

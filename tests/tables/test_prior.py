@@ -1,5 +1,7 @@
 """The hierarchical GP of a table: recovers what it drew, conditions exactly, and its residuals are standard normal."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -12,6 +14,7 @@ from nvdp.loading import Predictor
 from nvdp.models.config import ModelConfig
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import build_model
+from nvdp.models.task_kernel import Observations
 from nvdp.posteriors.adjusted import Adjustment
 from nvdp.tables.prior import DrawnTasks, fit_prior
 from nvdp.tasks import PointSet, Task, TaskBatch
@@ -42,17 +45,31 @@ def test_the_noise_of_a_table_is_found(process):
 
 def test_conditioning_is_that_of_the_joint_gaussian(process):
     (x, y), *_ = lines(1, seed=5)
-    prediction = process.predict(Task(x[:4], y[:4], x[4:], y[4:]))
-    mean, covariance, noise = process.covariance(x.double()[None], torch.zeros(1, 9, dtype=torch.long))
-    whole = covariance + torch.diag(noise)
+    prediction = process.plain.predict(Task(x[:4], y[:4], x[4:], y[4:]))
+    mean, covariance, noise = (each[0] for each in process.plain.whole(Observations.of([(x, y)])))
+    whole = covariance[0] + torch.diag(noise[0])
     weights = torch.linalg.solve(whole[:4, :4], whole[:4, 4:]).mT
     torch.testing.assert_close(prediction.mean[:, 0], mean[4:] + weights @ (y[:4, 0].double() - mean[:4]))
     variance = (whole[4:, 4:] - weights @ whole[:4, 4:]).diagonal()
     torch.testing.assert_close(prediction.std[:, 0], variance.sqrt())
 
 
+def test_scales_of_tasks_are_found_and_integrated_out(process):
+    generator = torch.Generator().manual_seed(3)
+    noise = torch.where(torch.rand(80, generator=generator) < 0.5, 0.05, 0.5)
+    sets = [(x, y + s * torch.randn(y.shape, generator=generator)) for (x, y), s in zip(lines(80), noise, strict=True)]
+    mixed = fit_prior(sets)
+    assert len(mixed.shares) > 2
+    torch.testing.assert_close(mixed.shares.sum(), torch.tensor(1.0).double())
+    tasks = [Task(x[:5], y[:5], x[5:], y[5:]) for x, y in sets]
+    gain = [mixed.predict(t).log_prob(t.y_target) - mixed.plain.predict(t).log_prob(t.y_target) for t in tasks]
+    assert torch.stack(gain).mean() > 0.1
+    prediction = mixed.predict(tasks[0])
+    torch.testing.assert_close(prediction.cdf(prediction.quantile(0.95)), torch.full((4, 1), 0.95).double())
+
+
 def test_residuals_of_drawn_tasks_are_standard_normal(process):
-    plain = HierarchicalGP(**{**vars(process), "root": 0 * process.root, "task_spread": 0.0, "tails": float("inf")})
+    plain = replace(process.plain, root=0 * process.root, tails=float("inf"))
     generator = torch.Generator().manual_seed(1)
     drawn = plain.draw([x for x, _ in lines(300, seed=2)], generator)
     tasks = TaskBatch.collate([Task(x[:3], y[:3], x[3:], y[3:]) for x, y in drawn])
@@ -71,9 +88,10 @@ def test_a_missing_output_is_left_out_by_itself():
         y[index % 9, index % 2] = torch.nan
     process = fit_prior(holes)
     x, y = holes[0]
-    prediction = process.given(x[:3], y[:3]).predict(x[3:])
-    assert prediction.mean.shape == (6, 2)
-    assert (prediction.mean - sets[0][1][3:]).abs().mean() < 0.5
+    context = PointSet(x[None, :3], y[None, :3], torch.ones(1, 3).bool())
+    prediction = process.given(context).predict(x[None, 3:])
+    assert prediction.mean.shape == (1, 6, 2)
+    assert (prediction.mean[0] - sets[0][1][3:]).abs().mean() < 0.5
 
 
 def test_drawn_and_real_tasks_share_a_batch_that_depends_on_its_step_alone(process):
@@ -88,14 +106,15 @@ def test_drawn_and_real_tasks_share_a_batch_that_depends_on_its_step_alone(proce
 def test_a_process_is_the_same_after_its_tensors(process):
     again = HierarchicalGP.from_tensors(process.tensors())
     (x, y), *_ = lines(1, seed=5)
-    ours, theirs = (each.given(x[:4], y[:4]).predict(x[4:]) for each in (process, again))
+    ours, theirs = (each.predict(Task(x[:4], y[:4], x[4:], y[4:])) for each in (process, again))
     torch.testing.assert_close(ours.mean, theirs.mean)
     torch.testing.assert_close(ours.std, theirs.std)
 
 
-def test_a_network_of_residuals_answers_for_one_task_as_for_several(process):
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0])
+def test_a_blend_answers_for_one_task_as_for_several(process, share):
     model = build_model(ModelConfig("nvdp", 2, 1)).eval()
-    adjustment = Adjustment(process, (2,), (1.5, 1.2))
+    adjustment = Adjustment(process, True, share, (2,), (1.5, 1.2), (1.4, 1.3))
     sets, ask = lines(2, seed=5), torch.linspace(-1, 1, 5)[:, None]
     both = adjustment.adapt(model, PointSet.of(*(torch.stack(part)[:, :4] for part in zip(*sets, strict=True))))
     together = both.predict(ask)
@@ -115,7 +134,7 @@ def test_a_model_around_a_process_gives_one_answer_by_every_door(process):
     units = Units((10.0,), (2.0,), (5.0,), (3.0,), (0.0,), (20.0,))
     config = table_config("nvdp-attentive", 2, 1, tasks=40, steps=10, seed=0)
     model = build_model(config.model).eval().requires_grad_(False)
-    predictor = Predictor(model, units, config, Columns("tree", ("day",), ("size",)), {}, Adjustment(process))
+    predictor = Predictor(model, units, config, Columns("tree", ("day",), ("size",)), {}, Adjustment(process, True))
     day, size = (10 + 2 * x.double()).numpy(), (5 + 3 * y.double()).numpy()
     assert list(predictor.widths.x) == [1]
     mean = predictor.adapt(day[:4], size[:4]).predict(day[4:]).mean[:, 0]

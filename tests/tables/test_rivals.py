@@ -42,9 +42,9 @@ def test_intervals_that_are_too_narrow_get_a_factor_above_one_and_few_tasks_chan
     x = torch.randn(60, 20, 1, generator=generator)
     y = 8 * torch.randn(60, 20, 1, generator=generator)
     batches = [TaskBatch.first_points_as_context(x, y, size) for size in (2, 8)]
-    many, few = (adjusted(model, None, batches, tasks) for tasks in (1_000, 3))
+    many, few = (adjusted(model, None, False, batches, tasks) for tasks in (1_000, 3))
     assert many.sizes == SIZES
-    assert min(many.factors) > 2
+    assert min(many.factors + many.factors_ahead) > 2
     assert 1 < max(few.factors) < 1.5
 
 

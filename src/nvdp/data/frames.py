@@ -83,10 +83,10 @@ class FrameTasks:
             [self._split(*held[n % len(held)], (n // len(held)) % CONTEXTS, generator) for n in numbers]
         )
 
-    def scored_batches(self, seed: int) -> list[TaskBatch]:
+    def scored_batches(self, seed: int, most: int = MOST_SCORED) -> list[TaskBatch]:
         """The first tasks, each with `CONTEXTS` contexts of growing size, as one batch: a fixed set to score on."""
         generator = derived_generator(seed, "frames", "contexts")
-        held = self._held()[:MOST_SCORED]
+        held = self._held()[:most]
         return [TaskBatch.collate([self._split(x, y, k, generator) for x, y in held for k in range(CONTEXTS)])]
 
     def _split(self, x: Tensor, y: Tensor, index: int, generator: torch.Generator) -> Task:

@@ -1,180 +1,39 @@
 """A hierarchical Gaussian process: a population curve, one process per task, and noise.
 
-    y_t(x) = Φ(x)β + a(x) [ (1, x)·w_t + f_t(x) + g_t(x) ] + σ(x) ε
+    y_t(x) = Φ(x)β + u_t f_t(x) + v_t σ(x) ε
 
-Φβ is the population curve. A task adds a line w_t, a smooth f_t (squared exponential) and a rough g_t (exponential
-kernel); amplitude a and noise σ may change with x. Several outputs share the kernels of f and g, with a covariance
-between the outputs; a missing output is left out by itself. All values are standardised. `nvdp.tables.prior` estimates
-the parameters.
+Φβ is the population curve, f_t a task's own function (`nvdp.models.task_kernel`). The scales u_t and v_t of a task are
+one of a few pairs, each with a share of all tasks. They are integrated out: a prediction is a mixture, whose weights
+are what a context says about the pair. A missing output is left out by itself. All values are standardised.
+`nvdp.tables.prior` estimates the parameters.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from nvdp.models.task_kernel import ALL_PARTS, ROUNDING, Kernel, Observations
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, Task, TaskBatch
 
-CURVE_STD, SLOPE_STD, CHANGE_STD = 2.0, 1.0, 0.3  # prior: of β's constant and slopes, of the changes of log a and log σ
-PARAMETER_STD = 1.5  # prior: of all other parameters around where they start, as logarithms
 JITTER, BEYOND = 0.1, 1.5  # drawn tasks: parameters are drawn this much beyond their own uncertainty
-NEGLIGIBLE = -7.0  # the logarithm of a part that is switched off
-ROUNDING = 1e-6
-ALL_PARTS = ("line", "smooth", "rough", "change")
-Sets = Sequence[tuple[Tensor, Tensor]]
+MOST_NUMBERS = 8_000_000  # of one part of a computation
+SPREAD = 0.1  # drawn tasks: of the logarithm of their scales, beyond the pairs
+FEW_SCALES, TOLD_BY = 3, 200  # of a long context: how many pairs of scales are kept, and by how many points
 
 
-@dataclass(frozen=True)
-class Observations:
-    """Single outputs of many tasks, padded: the input, which output it is, and its value."""
-
-    x: Float[Tensor, "task point x"]
-    output: Int[Tensor, "task point"]
-    y: Float[Tensor, "task point"]
-    mask: Bool[Tensor, "task point"]
-
-    @classmethod
-    def of(cls, sets: Sets) -> Self:
-        """The outputs of tasks (x, y) that are not NaN, in float64."""
-        xs, outputs, ys = [], [], []
-        for x, y in sets:
-            row, output = torch.nonzero(~y.isnan(), as_tuple=True)
-            xs.append(x[row].double())
-            outputs.append(output)
-            ys.append(y[row, output].double())
-        pad = torch.nn.utils.rnn.pad_sequence
-        sizes = torch.tensor([len(y) for y in ys])
-        mask = torch.arange(int(sizes.max())) < sizes[:, None]
-        return cls(pad(xs, batch_first=True), pad(outputs, batch_first=True), pad(ys, batch_first=True), mask)
-
-    def part(self, start: int, size: int) -> Self:
-        """Some of the tasks."""
-        chosen = slice(start, start + size)
-        return replace(self, x=self.x[chosen], output=self.output[chosen], y=self.y[chosen], mask=self.mask[chosen])
+def _one_scale() -> Tensor:
+    return torch.ones(1, 2, dtype=torch.float64)
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """The parameters of the process by name, as slices of one vector, and the covariances that they give."""
-
-    inputs: int
-    outputs: int
-    varying: tuple[int, ...]  # inputs that change within a task; the others only shape the population curve
-    knots: Float[Tensor, "knot x"]
-    parts: tuple[str, ...] = ALL_PARTS  # a mixed model has the line alone
-
-    @cached_property
-    def slices(self) -> dict[str, slice]:
-        """Where each group of parameters is."""
-        lines, between = self.outputs * (1 + len(self.varying)), self.outputs * (self.outputs + 1) // 2
-        sizes = {
-            "curve_length": self.inputs,
-            "curve_scale": self.outputs,
-            "line": lines * (lines + 1) // 2,
-            "smooth": between,
-            "smooth_length": len(self.varying),
-            "rough": between,
-            "rough_length": len(self.varying),
-            "noise": self.outputs,
-            "amplitude_change": len(self.varying),
-            "noise_change": len(self.varying),
-        }
-        places, start = {}, 0
-        for name, size in sizes.items():
-            places[name] = slice(start, start + size)
-            start += size
-        return places
-
-    @cached_property
-    def start(self) -> Float[Tensor, " parameter"]:
-        """Where the search begins; parts that are left out stay where they are."""
-        start = torch.zeros(self.slices["noise_change"].stop, dtype=torch.float64)
-        start[self.slices["rough_length"]], start[self.slices["noise"]] = -1.0, -1.5
-        lines = self.outputs * (1 + len(self.varying))
-        for name, size, value in (("line", lines, -1.0), ("smooth", self.outputs, -1.0), ("rough", self.outputs, -1.5)):
-            rows, columns = torch.tril_indices(size, size)
-            diagonal = value if name in self.parts else NEGLIGIBLE
-            start[self.slices[name]] = torch.where(rows == columns, diagonal, 0.0).double()
-        return start
-
-    @cached_property
-    def free(self) -> Bool[Tensor, " parameter"]:
-        """Which parameters are estimated."""
-        free = torch.ones(len(self.start), dtype=torch.bool)
-        for name in ("smooth", "rough"):
-            if name not in self.parts:
-                free[self.slices[name]] = free[self.slices[f"{name}_length"]] = False
-        if "change" not in self.parts:
-            free[self.slices["amplitude_change"]] = free[self.slices["noise_change"]] = False
-        return free
-
-    def log_prior(self, values: Float[Tensor, " parameter"]) -> Float[Tensor, ""]:
-        """A weak normal prior: what few tasks say little about stays near its start."""
-        std = torch.full_like(self.start, PARAMETER_STD)
-        std[self.slices["amplitude_change"]] = std[self.slices["noise_change"]] = CHANGE_STD
-        return -0.5 * (((values - self.start) / std).square() * self.free).sum()
-
-    def triangle(self, values: Tensor, name: str, size: int) -> Float[Tensor, "*task size size"]:
-        """A lower-triangular factor whose diagonal is kept as a logarithm."""
-        given = values[..., self.slices[name]]
-        rows, columns = torch.tril_indices(size, size)
-        filled = given.new_zeros(*given.shape[:-1], size, size)
-        filled[..., rows, columns] = torch.where(rows == columns, given.exp(), given)
-        return filled
-
-    def of_task(
-        self, values: Float[Tensor, "*t parameter"], x: Float[Tensor, "task point x"], output: Int[Tensor, "task point"]
-    ) -> Float[Tensor, "task point point"]:
-        """The covariance of a task's own part, without noise, between all its points."""
-        own = x[..., self.varying]
-        which = torch.nn.functional.one_hot(output, self.outputs).to(x)
-        line = torch.cat([torch.ones_like(own[..., :1]), own], -1)
-        placed = (which[..., :, None] * line[..., None, :]).flatten(-2)  # the line's features, under its own output
-        factor = placed @ self.triangle(values, "line", placed.shape[-1])
-        covariance = factor @ factor.mT
-        for name in ("smooth", "rough"):
-            if name not in self.parts:
-                continue
-            scaled = own / values[..., self.slices[f"{name}_length"]].exp()[..., None, :]
-            squared = (scaled[..., :, None, :] - scaled[..., None, :, :]).square().sum(-1)
-            alike = torch.exp(-0.5 * squared) if name == "smooth" else torch.exp(-(squared + ROUNDING).sqrt())
-            between = which @ self.triangle(values, name, self.outputs)
-            covariance = covariance + (between @ between.mT) * alike
-        amplitude = (own * values[..., None, self.slices["amplitude_change"]]).sum(-1).exp()
-        return covariance * amplitude[..., :, None] * amplitude[..., None, :]
-
-    def noise(
-        self, values: Float[Tensor, "*t parameter"], x: Float[Tensor, "task point x"], output: Int[Tensor, "task point"]
-    ) -> Float[Tensor, "task point"]:
-        """σ(x) of every point."""
-        log_std = values[..., self.slices["noise"]]
-        each = log_std[output] if log_std.dim() == 1 else log_std.gather(-1, output)
-        change = (x[..., self.varying] * values[..., None, self.slices["noise_change"]]).sum(-1)
-        return (each + change).exp()
-
-    def curve_features(
-        self, values: Float[Tensor, " parameter"], x: Float[Tensor, "task point x"], output: Int[Tensor, "task point"]
-    ) -> Float[Tensor, "task point feature"]:
-        """Φ(x): a Gaussian process seen from its knots, a constant and slopes, each output with its own."""
-        length, scale = values[self.slices["curve_length"]].exp(), values[self.slices["curve_scale"]].exp()
-        knots = self.knots / length
-        gram = torch.exp(-0.5 * torch.cdist(knots, knots).square()) + ROUNDING * torch.eye(len(knots)).to(knots)
-        near = torch.exp(-0.5 * _squared_distances(x / length, knots))
-        bumps = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), near.mT, upper=False).mT
-        which = torch.nn.functional.one_hot(output, self.outputs).to(x)
-        constant = CURVE_STD * torch.ones_like(x[..., :1])
-        features = torch.cat([bumps * (which @ scale)[..., None], constant, SLOPE_STD * x], -1)
-        return (which[..., :, None] * features[..., None, :]).flatten(-2)
-
-
-def _squared_distances(x: Float[Tensor, "task point x"], knots: Float[Tensor, "knot x"]) -> Tensor:
-    return (x.square().sum(-1, keepdim=True) + knots.square().sum(-1) - 2 * x @ knots.mT).clamp(min=0)
+def _one_share() -> Tensor:
+    return torch.ones(1, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -186,21 +45,27 @@ class HierarchicalGP:
     root: Float[Tensor, "parameter parameter"]  # of the covariance of what is known about them
     curve: Float[Tensor, " feature"]  # the mean of β
     curve_covariance: Float[Tensor, "feature feature"]
-    task_spread: float = 0.0  # of the logarithm of a task's own scale, beyond what the process expects
     tails: float = math.inf  # degrees of freedom of the noise
     log_likelihood: float = -math.inf  # of an output of the training tasks
 
+    scales: Float[Tensor, "scale 2"] = field(default_factory=_one_scale)  # of a task's function and of its noise
+    shares: Float[Tensor, " scale"] = field(default_factory=_one_share)  # of tasks
+
     def predict(self, task: Task) -> Prediction:
         """The prediction at a task's targets, by exact conditioning on its context; context outputs may be NaN."""
-        return self.given(task.x_context, task.y_context).predict(task.x_target)
+        context = PointSet(task.x_context[None], task.y_context[None], torch.ones(1, len(task.x_context)).bool())
+        several = self.given(context).predict(task.x_target[None])
+        return Prediction(several.functions[:, 0], several.stds[:, 0], False, _first(several.log_weights))
 
-    def given(self, x: Float[Tensor, "point x"], y: Float[Tensor, "point y"]) -> "ConditionedGP":
-        """The process after the context of one task."""
-        return ConditionedGP(self, Observations.of([(x, y)]) if len(x) else None)
+    def given(self, points: PointSet) -> "ConditionedGP":
+        """The process after the contexts of some tasks."""
+        sets = zip(points.x, points.y, points.mask, strict=True)
+        return ConditionedGP(self, Observations.of([(x[mask], y[mask]) for x, y, mask in sets]))
 
-    def conditioned(self, points: PointSet) -> list["ConditionedGP"]:
-        """The process after each of several contexts."""
-        return [self.given(x[mask], y[mask]) for x, y, mask in zip(points.x, points.y, points.mask, strict=True)]
+    @cached_property
+    def plain(self) -> "HierarchicalGP":
+        """The same process if all tasks had the same scales: what an expert would use."""
+        return replace(self, scales=_one_scale(), shares=_one_share())
 
     def residual_context(self, points: PointSet) -> PointSet:
         """Context points as a network sees them: each as a residual given the others."""
@@ -239,13 +104,21 @@ class HierarchicalGP:
         values = (z.view(count, size, outputs) * real).to(like)
         return TaskBatch((seen * real).to(like), values, tasks.is_context, tasks.mask & ~tasks.is_context)
 
-    def covariance(
-        self, x: Float[Tensor, "1 point x"], output: Int[Tensor, "1 point"]
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Of a new task: its mean, the covariance of its function, and the variance of the noise."""
-        features = self.kernel.curve_features(self.values, x, output)[0]
-        own = self.kernel.of_task(self.values, x, output)[0] + features @ self.curve_covariance @ features.mT
-        return features @ self.curve, own, self.kernel.noise(self.values, x, output)[0].square() + ROUNDING
+    def whole(self, seen: Observations) -> tuple[Tensor, Tensor, Tensor]:
+        """Of new tasks: the mean, the covariances of their functions under each pair of scales, and of the noise."""
+        features = self.kernel.curve_features(self.values, seen.x, seen.output)
+        own, noise = self.kernel.of_task(self.values, seen.x, seen.output), self.noise(seen.x, seen.output)
+        return features @ self.curve, self._scaled(own) + features @ self.curve_covariance @ features.mT, noise
+
+    def noise(
+        self, x: Float[Tensor, "task point x"], output: Int[Tensor, "task point"]
+    ) -> Float[Tensor, "scale task point"]:
+        """The variance of the noise under each pair of scales."""
+        square = self.kernel.noise(self.values, x, output).square()
+        return self.scales[:, 1].square()[:, None, None] * square + ROUNDING
+
+    def _scaled(self, covariance: Float[Tensor, "task a b"]) -> Float[Tensor, "scale task a b"]:
+        return self.scales[:, 0].square()[:, None, None, None] * covariance
 
     @torch.no_grad()
     def draw(
@@ -261,7 +134,8 @@ class HierarchicalGP:
 
         own = self.values + BEYOND * normal(count, len(self.values)) @ self.root.mT
         own = own + JITTER * normal(*own.shape) * self.kernel.free
-        scale = torch.exp(self.task_spread * normal(count, 2))
+        scale = self.scales[torch.multinomial(self.shares, count, replacement=True, generator=generator)]
+        scale = scale * torch.exp(SPREAD * normal(count, 2))
         covariance = self.kernel.of_task(own, x, output) * scale[:, :1, None].square()
         covariance.diagonal(dim1=1, dim2=2).add_(1e-5)
         factor, failed = torch.linalg.cholesky_ex(covariance)
@@ -290,7 +164,9 @@ class HierarchicalGP:
             "root": self.root,
             "curve": self.curve,
             "curve_covariance": self.curve_covariance,
-            "scores": torch.tensor([self.task_spread, self.tails, self.log_likelihood], dtype=torch.float64),
+            "scales": self.scales,
+            "shares": self.shares,
+            "scores": torch.tensor([self.tails, self.log_likelihood], dtype=torch.float64),
         }
         return {name: value.contiguous() for name, value in found.items()}
 
@@ -300,50 +176,102 @@ class HierarchicalGP:
         inputs, outputs, *rest = tensors["shape"].tolist()
         parts = tuple(part for part, there in zip(ALL_PARTS, rest, strict=False) if there)
         kernel = Kernel(inputs, outputs, tuple(rest[len(ALL_PARTS) :]), tensors["knots"], parts)
-        named = {name: tensors[name] for name in ("values", "root", "curve", "curve_covariance")}
+        names = ("values", "root", "curve", "curve_covariance", "scales", "shares")
+        *_, tails, log_likelihood = tensors["scores"].tolist()
         return cls(
             kernel,
-            **named,
-            **dict(zip(("task_spread", "tails", "log_likelihood"), tensors["scores"].tolist(), strict=True)),
+            **{name: tensors[name] for name in names if name in tensors},
+            tails=tails,
+            log_likelihood=log_likelihood,
         )
+
+
+def _first(log_weights: Tensor | None) -> Tensor | None:
+    """The weights of the first task."""
+    return None if log_weights is None else log_weights[:, 0]
 
 
 @dataclass(frozen=True)
 class ConditionedGP:
-    """The process after the context of one task."""
+    """The process after the contexts of some tasks: exact, given each pair of scales."""
 
     process: HierarchicalGP
-    known: Observations | None
+    known: Observations
 
-    @torch.no_grad()
-    def predict(self, x: Float[Tensor, "point x"]) -> Prediction:
-        """Mean and standard deviation of an observation at each point."""
-        mean, covariance, noise = self._at(x)
-        std = (covariance.diagonal() + noise).clamp(min=ROUNDING).sqrt()
-        return Prediction(self._shaped(mean[None], x), self._shaped(std[None], x))
+    @cached_property
+    def _solved(self) -> tuple[HierarchicalGP, Tensor, Tensor, Float[Tensor, "scale task"]]:
+        """The process with the scales in use, factors of the contexts' covariances, whitened errors, and weights."""
+        process, known, points = self.process, self.known, self.known.x.shape[1]
+        if len(process.shares) > FEW_SCALES and len(process.shares) * known.x.shape[0] * points**2 > MOST_NUMBERS:
+            process = self._of_few_scales()
+        mean, covariance, noise = process.whole(known)
+        both = known.mask[:, :, None] & known.mask[:, None, :]
+        factor = torch.linalg.cholesky(covariance * both + torch.diag_embed(torch.where(known.mask, noise, 1.0)))
+        error = torch.where(known.mask, known.y - mean, 0.0)[..., None].expand(len(noise), -1, -1, -1)
+        white = torch.linalg.solve_triangular(factor, error, upper=False)
+        likelihood = -0.5 * white.square().sum((-2, -1)) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
+        return process, factor, white, torch.log_softmax(likelihood + process.shares.log()[:, None], 0)
 
-    @torch.no_grad()
-    def sample(self, x: Float[Tensor, "point x"], samples: int, generator: torch.Generator | None) -> Prediction:
-        """Coherent functions, with the noise of an observation."""
-        mean, covariance, noise = self._at(x)
-        root = torch.linalg.cholesky(covariance + 1e-5 * torch.eye(len(mean)).to(mean))
-        functions = mean + torch.randn(samples, len(mean), generator=generator, dtype=mean.dtype) @ root.mT
-        return Prediction(self._shaped(functions, x), self._shaped(noise.sqrt().expand_as(functions), x))
-
-    def _at(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and covariance of the function at x, and the variance of the noise."""
-        outputs = self.process.kernel.outputs
-        asked, output = x.double().repeat_interleave(outputs, 0)[None], torch.arange(outputs).repeat(len(x))[None]
-        if self.known is None:
-            return self.process.covariance(asked, output)
-        seen = self.known.x.shape[1]
-        mean, covariance, noise = self.process.covariance(
-            torch.cat([self.known.x, asked], 1), torch.cat([self.known.output, output], 1)
+    def _of_few_scales(self) -> HierarchicalGP:
+        """The pairs of scales that some points of a long context make likely."""
+        part = Observations(
+            *(each[:, :TOLD_BY] for each in (self.known.x, self.known.output, self.known.y, self.known.mask))
         )
-        factor = torch.linalg.cholesky(covariance[:seen, :seen] + torch.diag(noise[:seen]))
-        reach = torch.linalg.solve_triangular(factor, covariance[:seen, seen:], upper=False)
-        error = torch.linalg.solve_triangular(factor, (self.known.y[0] - mean[:seen])[:, None], upper=False)
-        return mean[seen:] + (reach.mT @ error)[:, 0], covariance[seen:, seen:] - reach.mT @ reach, noise[seen:]
+        weights = ConditionedGP(self.process, part)._solved[3].exp().mean(1)
+        kept = weights.topk(FEW_SCALES).indices
+        return replace(self.process, scales=self.process.scales[kept], shares=self.process.shares[kept])
 
-    def _shaped(self, values: Tensor, x: Tensor) -> Float[Tensor, "component point y"]:
-        return values.reshape(len(values), len(x), self.process.kernel.outputs)
+    @property
+    def log_weights(self) -> Float[Tensor, "scale task"]:
+        """How likely each pair of scales is for each task."""
+        return self._solved[3]
+
+    @torch.no_grad()
+    def predict(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """The distribution of an observation at each point: a component for each pair of scales."""
+        process, factor, *_, log_weights = self._solved
+        width = max(
+            1, MOST_NUMBERS // max(1, factor.shape[0] * factor.shape[1] * factor.shape[2] * process.kernel.outputs)
+        )
+        parts = [self._at(x[:, start : start + width]) for start in range(0, max(1, x.shape[1]), width)]
+        mean, variance = (torch.cat(part, -1) for part in zip(*((mean, v) for mean, v, _ in parts), strict=True))
+        stds = variance.clamp(min=ROUNDING).sqrt()
+        weights = None if len(log_weights) == 1 else log_weights[..., None, None]
+        return Prediction(self._shaped(mean, x), self._shaped(stds, x), False, weights)
+
+    @torch.no_grad()
+    def sample(self, x: Float[Tensor, "task point x"], samples: int, generator: torch.Generator | None) -> Prediction:
+        """Coherent functions, with the noise of an observation; each has scales of its own."""
+        log_weights = self.log_weights
+        mean, covariance, noise = self._at(x, whole=True)
+        chosen = torch.multinomial(log_weights.exp().mT, samples, replacement=True, generator=generator).mT
+        root = torch.linalg.cholesky(covariance + 1e-5 * torch.eye(mean.shape[-1]).to(mean))
+        tasks = torch.arange(mean.shape[1]).expand(samples, -1)
+        normal = torch.randn(samples, *mean.shape[1:], 1, generator=generator, dtype=mean.dtype)
+        functions = mean[chosen, tasks] + (root[chosen, tasks] @ normal)[..., 0]
+        return Prediction(self._shaped(functions, x), self._shaped(noise[chosen, tasks].sqrt(), x))
+
+    def _at(self, x: Tensor, whole: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+        """Means at x, variances of observations or, with `whole`, covariances of functions, and the noise."""
+        process, factor, white, _ = self._solved
+        known, outputs = self.known, process.kernel.outputs
+        asked = x.double().repeat_interleave(outputs, 1)
+        output = torch.arange(outputs).repeat(len(x), x.shape[1])
+        features = [
+            process.kernel.curve_features(process.values, *each) for each in ((known.x, known.output), (asked, output))
+        ]
+        reach = process.kernel.between(process.values, (known.x, known.output), (asked, output))
+        reach = process._scaled(reach) + features[0] @ process.curve_covariance @ features[1].mT
+        solved = torch.linalg.solve_triangular(factor, reach * known.mask[..., None], upper=False)
+        mean = features[1] @ process.curve + (solved.mT @ white)[..., 0]
+        noise = process.noise(asked, output)
+        if whole:
+            _, covariance, _ = process.whole(Observations(asked, output, asked[..., 0], torch.ones_like(output).bool()))
+            return mean, covariance - solved.mT @ solved, noise
+        own = process.kernel.variance(process.values, asked, output)
+        own = process.scales[:, 0].square()[:, None, None] * own
+        own = own + ((features[1] @ process.curve_covariance) * features[1]).sum(-1)
+        return mean, own + noise - solved.square().sum(-2), noise
+
+    def _shaped(self, values: Tensor, x: Tensor) -> Float[Tensor, "component task point y"]:
+        return values.reshape(*values.shape[:2], x.shape[1], self.process.kernel.outputs)

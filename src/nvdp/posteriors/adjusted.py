@@ -1,14 +1,17 @@
-"""A network's posterior after a fit to a table: around the table's hierarchical GP, and calibrated.
+"""A network's posterior after a fit to a table: blended with the table's hierarchical GP, and calibrated.
 
-With a process the network works on its residuals: at each point it sees x and log s(x), and predicts the distribution
-of z = (y − m(x)) / s(x), where m and s are the process's mean and deviation given the same context. Context points are
-shown as residuals given the other context points. Without a correction, m + s·z is the process's answer.
-Calibration stretches a prediction about its mean by a factor that depends on the number of context points.
+The prediction is a mixture: a share of it is the network's, the rest the process's. Around the process the network
+works on its residuals: at each point it sees x and log s(x), and predicts the distribution of z = (y − m(x)) / s(x),
+where m and s are the process's mean and deviation given the same context. Context points are shown as residuals given
+the other context points. Calibration stretches a prediction about its mean by a factor that depends on the number of
+context points, and on whether a point lies beyond them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float, Int
@@ -19,56 +22,65 @@ from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
 
 
-@runtime_checkable
-class Conditioned(Protocol):
-    """A process after the context of one task."""
-
-    def predict(self, x: Tensor) -> Prediction:
-        """What is expected at x."""
-        ...
-
-    def sample(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Prediction:
-        """Coherent functions."""
-        ...
-
-
 @dataclass(frozen=True)
 class Adjustment:
     """What a fit adds to its network.
 
     Attributes:
-        process: The process whose residuals the network predicts, or None if it predicts the outputs themselves.
+        process: The hierarchical GP of the table, if there is one.
+        around: Whether the network predicts residuals of the process, and not the outputs themselves.
+        share: The network's weight in the mixture with the process.
         sizes: Upper ends of the groups of context sizes; a last group has no end.
         factors: Of the predictive deviation, one for each group.
+        factors_ahead: The same of points beyond the last context point, where x is one input.
     """
 
     process: Any = None
+    around: bool = False
+    share: float = 1.0
     sizes: tuple[int, ...] = ()
     factors: tuple[float, ...] = (1.0,)
+    factors_ahead: tuple[float, ...] = (1.0,)
 
-    def factor(self, counts: Int[Tensor, " task"]) -> Float[Tensor, " task"]:
+    def factor(self, counts: Int[Tensor, " task"], ahead: bool = False) -> Float[Tensor, " task"]:
         """The factor of tasks with so many context points.
 
         >>> Adjustment(sizes=(2, 5), factors=(1.5, 1.25, 1.0)).factor(torch.tensor([0, 2, 3, 9])).tolist()
         [1.5, 1.5, 1.25, 1.0]
         """
         group = torch.bucketize(counts, torch.tensor(self.sizes, dtype=counts.dtype))
-        return torch.tensor(self.factors, dtype=torch.float64)[group]
+        return torch.tensor(self.factors_ahead if ahead else self.factors, dtype=torch.float64)[group]
 
     def adapt(self, model: Any, x: Any, y: Any = None, mask: Tensor | None = None) -> "AdjustedPosterior":
         """The posterior of a context in standardised units, given as ``model.adapt`` takes it."""
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
-        if self.process is None:
-            return AdjustedPosterior(model, model.adapt(x, y, mask), self, points.mask.sum(1), points, single)
-        network = model.adapt(self.process.residual_context(points))
+        shown = self.process.residual_context(points) if self.around else points
+        alone = self.process is None
+        network = model.adapt(x, y, mask) if alone else model.adapt(shown)
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
 
 
-def of_tasks(answers: Sequence[Prediction]) -> Prediction:
-    """The predictions of several tasks at equally many points as one."""
-    functions, stds = (torch.stack([getattr(one, name) for one in answers], 1) for name in ("functions", "stds"))
-    return Prediction(functions, stds)
+def blend(first: Prediction, second: Prediction, share: float) -> Prediction:
+    """The mixture of two predictions; `share` is the weight of the first.
+
+    >>> two = [Prediction(torch.full((1, 1, 1), mean), torch.ones(1, 1, 1)) for mean in (0.0, 4.0)]
+    >>> blend(*two, share=0.25).mean.item()
+    3.0
+    """
+    if share in (0.0, 1.0):
+        return first if share else second
+    parts = []
+    for each, weight in ((first, share), (second, 1 - share)):
+        equal = torch.full((len(each.functions),), -math.log(len(each.functions))).to(second.stds)
+        own = equal.view(-1, *(1,) * (each.functions.dim() - 1)) if each.log_weights is None else each.log_weights
+        parts.append(own.to(second.stds).expand_as(each.functions) + math.log(weight))
+    functions, stds = (torch.cat([each.to(second.stds) for each in pair]) for pair in _pairs(first, second))
+    return Prediction(functions, stds, False, torch.cat(parts))
+
+
+def _pairs(first: Prediction, second: Prediction) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return (first.functions, second.functions), (first.stds, second.stds)
 
 
 class AdjustedPosterior:
@@ -94,11 +106,11 @@ class AdjustedPosterior:
     ) -> None:
         self.model, self.network, self.adjustment, self.counts, self.points = model, network, adjustment, counts, points
         self.single, self.like, self.rates = single, network.like, network.rates
-        self._after: Sequence[Conditioned] | None = None
+        self._after: Any = None  # the process after the contexts
         if adjustment.process is not None:
             if points is None:
                 raise InputError("this model needs the points of a context themselves; adapt it to them again")
-            self._after = adjustment.process.conditioned(points)
+            self._after = adjustment.process.given(points)
 
     def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
         """The prediction at x: see `nvdp.Posterior.predict`. Sampled functions are coherent with the process too."""
@@ -193,19 +205,54 @@ class AdjustedPosterior:
         generator: torch.Generator | int | None = None,
     ) -> Prediction:
         if self._after is None:
-            return self._calibrated(ask(self.network, x))
-        at = self._inputs(x)
-        expected = self._expected(at)
+            return self._calibrated(ask(self.network, x), x)
+        at, share = self._inputs(x), self.adjustment.share
+        prediction = self._functions(at, ask, samples, generator) if samples else None
+        if prediction is None:
+            network = self._of_network(at, ask) if share else None
+            process = self._after.predict(at) if share < 1 else None
+            prediction = network or process
+            if network is not None and process is not None:
+                prediction = blend(network, process, share)
+        assert prediction is not None
+        return self._calibrated(prediction, at)
+
+    def _of_network(self, at: Tensor, ask: Callable[[Any, Any], Prediction]) -> Prediction:
+        """The network's answer; around a process that of its residuals, at the process's mean and deviation."""
+        if not self.adjustment.around:
+            return ask(self.network, at.to(self.like))
+        expected = self._plain.predict(at)
         residual = ask(self.network, _seen(at, expected))
         functions = expected.functions + expected.stds * residual.functions
         stds = expected.stds * residual.stds
-        if samples:
-            drawn = self._drawn(at, samples, generator)
-            functions = functions + residual.stds * (drawn.functions - expected.functions)
-            stds = residual.stds * drawn.stds
-        if self.single:
-            functions, stds = functions[:, 0], stds[:, 0]
-        return self._calibrated(Prediction(functions, stds, residual.coherent, residual.noise))
+        return Prediction(functions, stds, residual.coherent, residual.log_weights, residual.noise)
+
+    @cached_property
+    def _plain(self) -> Any:
+        """The process as the network knows it: all tasks have the same scales."""
+        return self.adjustment.process.plain.given(self.points)
+
+    def _functions(
+        self, at: Tensor, ask: Callable[[Any, Any], Prediction], samples: int, generator: torch.Generator | int | None
+    ) -> Prediction:
+        """Coherent functions: the network's share of them, then those of the process."""
+        if not isinstance(generator, torch.Generator):
+            generator = torch.Generator().manual_seed((generator or 0) + 1)
+        own = round(self.adjustment.share * samples)
+        parts = []
+        if own:
+            of_network = self._of_network(at, ask)
+            functions, stds = of_network.functions[:own], of_network.stds[:own]
+            if self.adjustment.around:
+                expected, drawn = self._plain.predict(at), self._plain.sample(at, own, generator)
+                scale = stds / expected.stds
+                functions, stds = functions + scale * (drawn.functions - expected.functions), scale * drawn.stds
+            parts.append((functions.double(), stds.double()))
+        if own < samples:
+            drawn = self._after.sample(at, samples - own, generator)
+            parts.append((drawn.functions, drawn.stds))
+        functions, stds = (torch.cat(part) for part in zip(*parts, strict=True))
+        return Prediction(functions, stds)
 
     def _inputs(self, x: Any) -> Float[Tensor, "task point x"]:
         at = torch.as_tensor(x, dtype=torch.float64)
@@ -215,27 +262,34 @@ class AdjustedPosterior:
             raise InputError(f"x has shape {tuple(at.shape)}; expected (points, {wide}) or ({tasks}, points, {wide})")
         return at.expand(tasks, -1, -1) if at.dim() == 2 else at
 
-    def _expected(self, x: Float[Tensor, "task point x"]) -> Prediction:
-        assert self._after is not None
-        return of_tasks([one.predict(at) for one, at in zip(self._after, x, strict=True)])
-
-    def _drawn(self, x: Tensor, samples: int, generator: torch.Generator | int | None) -> Prediction:
-        assert self._after is not None
-        if not isinstance(generator, torch.Generator):
-            generator = torch.Generator().manual_seed((generator or 0) + 1)
-        return of_tasks([one.sample(at, samples, generator) for one, at in zip(self._after, x, strict=True)])
-
     def _batched(self) -> Self:
         return type(self)(self.model, self.network, self.adjustment, self.counts, self.points, False)
 
-    def _calibrated(self, prediction: Prediction) -> Prediction:
-        factor = self.adjustment.factor(self.counts)
+    def _calibrated(self, prediction: Prediction, x: Any) -> Prediction:
+        """The prediction stretched about its mean, without the axis of a single task."""
+        functions, stds, log_weights = prediction.functions, prediction.stds, prediction.log_weights
+        if self._after is not None and self.single:
+            functions, stds = functions[:, 0], stds[:, 0]
+            log_weights = None if log_weights is None else log_weights[:, 0]
+            x = x[0]
+        prediction = Prediction(functions, stds, prediction.coherent, log_weights, prediction.noise)
+        factor = self._factor(x, prediction)
         if bool((factor == 1).all()):
             return prediction
-        factor = factor[0] if self.single else factor[:, None, None]
-        mean = prediction.functions.double().mean(0)
-        functions = mean + (prediction.functions.double() - mean) * factor
-        return Prediction(functions, prediction.stds.double() * factor, prediction.coherent, prediction.noise)
+        mean = prediction.mean.double()
+        functions = mean + (functions.double() - mean) * factor
+        return replace(prediction, functions=functions, stds=stds.double() * factor)
+
+    def _factor(self, x: Any, prediction: Prediction) -> Tensor:
+        """Of each point: tasks with few context points, and points beyond them, have factors of their own."""
+        inside, beyond = (self.adjustment.factor(self.counts, ahead) for ahead in (False, True))
+        if self.points is None or self.points.x.shape[-1] > 1 or not bool(self.counts.any()):
+            return inside[0] if self.single else inside[:, None, None]
+        last = torch.where(self.points.mask, self.points.x[..., 0].double(), -math.inf).amax(1)
+        at = torch.as_tensor(x, dtype=torch.float64).reshape(-1, prediction.stds.shape[-2])
+        ahead = (at > last[:, None]) & (self.counts > 0)[:, None]
+        factor = torch.where(ahead, beyond[:, None], inside[:, None])[..., None]
+        return factor[0] if self.single else factor
 
 
 def _seen(x: Float[Tensor, "task point x"], expected: Prediction) -> Float[Tensor, "task point feature"]:

@@ -21,41 +21,56 @@ HALF = (torch.bfloat16, torch.float16)  # precisions without ndtr and ndtri
 
 @dataclass(frozen=True)
 class Mixture:
-    """An equally weighted mixture at every point: means and standard deviations of its components.
+    """A mixture at every point: means and standard deviations of its components.
 
     ``coherent`` says whether a component is one function of x. Those of a closed form are not: they describe every
-    point by itself.
+    point by itself. Components count alike, unless ``log_weights`` says how much each does.
     """
 
     functions: Float[Tensor, "component *task point y"]
     stds: Float[Tensor, "component *task point y"]
     coherent: bool = True
+    log_weights: Float[Tensor, "component *#task #point #y"] | None = None  # normalised; each axis may be 1
 
     @property
     def mean(self) -> Float[Tensor, "*task point y"]:
         """Predictive mean."""
-        return _copy(self.functions[0]) if len(self.functions) == 1 else self.functions.mean(0)
+        return _copy(self.functions[0]) if len(self.functions) == 1 else self.average(self.functions)
+
+    def average(self, values: Float[Tensor, "component *task point y"]) -> Float[Tensor, "*task point y"]:
+        """The mean over the components of something that each of them has."""
+        return values.mean(0) if self.log_weights is None else (self.log_weights.to(values).exp() * values).sum(0)
 
     @property
     def std(self) -> Float[Tensor, "*task point y"]:
         """Predictive standard deviation: noise and the difference of the components together."""
         if len(self.functions) == 1:
             return _copy(self.stds[0])
-        return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
+        if self.log_weights is None:
+            return (self.stds.square().mean(0) + self.functions.var(0, correction=0)).sqrt()
+        return (self.average(self.stds.square()) + self.average((self.functions - self.mean).square())).sqrt()
 
     @property
     def spread(self) -> Float[Tensor, "*task point y"]:
         """Standard deviation across the components' means; of sampled functions, zero if the posterior collapsed."""
-        return self.functions.std(0, correction=0)
+        if self.log_weights is None:
+            return self.functions.std(0, correction=0)
+        return self.average((self.functions - self.mean).square()).sqrt()
 
 
-def mixture_log_prob(log_prob: Float[Tensor, "component *task point"]) -> Float[Tensor, "*task point"]:
+def mixture_log_prob(
+    log_prob: Float[Tensor, "component *task point"], log_weights: Tensor | None = None
+) -> Float[Tensor, "*task point"]:
     """log of the mean of the components' densities.
 
     >>> mixture_log_prob(torch.tensor([[0.2], [0.4]]).log()).exp()
     tensor([0.3000])
     """
-    return log_prob[0] if len(log_prob) == 1 else torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
+    if len(log_prob) == 1:
+        return log_prob[0]
+    if log_weights is not None:
+        return torch.logsumexp(log_prob + log_weights.to(log_prob), dim=0)
+    return torch.logsumexp(log_prob, dim=0) - math.log(len(log_prob))
 
 
 @dataclass(frozen=True)
@@ -71,7 +86,7 @@ class Prediction(Mixture):
 
     def log_prob(self, y: Any) -> Float[Tensor, "*task point y"]:
         """log p(y | x) under the mixture, for a y at every point."""
-        return mixture_log_prob(self.component_log_prob(y))
+        return mixture_log_prob(self.component_log_prob(y), self.log_weights)
 
     def component_log_prob(self, y: Any) -> Float[Tensor, "component *task point y"]:
         """The log-density of each component, for a y at every point."""
@@ -90,8 +105,8 @@ class Prediction(Mixture):
         """P(Y ≤ y) under the mixture, for a y at every point."""
         standardised = (self._values(y) - self.functions) / self.stds
         if self.stds.dtype in HALF:
-            return ndtr(standardised.float()).mean(0).to(self.stds.dtype)
-        return ndtr(standardised).mean(0)
+            return self.average(ndtr(standardised.float())).to(self.stds.dtype)
+        return self.average(ndtr(standardised))
 
     def _values(self, y: Any) -> Float[Tensor, "*task point y"]:
         y, expected = as_tensor(y, "y").to(self.functions), self.functions.shape[1:]
@@ -106,9 +121,8 @@ class Prediction(Mixture):
         if not 0 < level < 1:
             raise InputError(f"the quantile's level is {level}; expected a number between 0 and 1")
         if self.stds.dtype in HALF:
-            return (
-                Prediction(self.functions.float(), self.stds.float(), self.coherent).quantile(level).to(self.stds.dtype)
-            )
+            single = Prediction(self.functions.float(), self.stds.float(), self.coherent, self.log_weights)
+            return single.quantile(level).to(self.stds.dtype)
         normal = self.functions + self.stds * ndtri(torch.tensor(level, dtype=self.stds.dtype))
         if len(normal) == 1:
             return normal[0]
@@ -132,7 +146,8 @@ class Prediction(Mixture):
         """
         functions, stds = self.functions.double(), self.stds.double()
         shift, factor = (torch.as_tensor(v, dtype=functions.dtype, device=functions.device) for v in (centre, spread))
-        return Prediction(torch.addcmul(shift, functions, factor), stds * factor, self.coherent, self.noise)
+        moved = torch.addcmul(shift, functions, factor)
+        return Prediction(moved, stds * factor, self.coherent, self.log_weights, self.noise)
 
     def sample(self, generator: torch.Generator | int = 0) -> Float[Tensor, "sample *task point y"]:
         """One noisy observation of each sampled function at every point, drawn from a generator or a seed."""

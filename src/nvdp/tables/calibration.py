@@ -1,69 +1,168 @@
-"""Calibration on held-out tasks: factors of the predictive deviation.
+"""What held-out tasks say about a fit: the network's share of the prediction, and factors of the predictive deviation.
 
-The factors make the 90 % intervals of held-out tasks cover 90 % of their outputs, by groups of context sizes (split
-conformal prediction with a relative score). Few tasks say little, so factors are drawn towards 1.
+The share maximises the likelihood of held-out tasks. The factors make their 90 % intervals cover 90 % of the outputs
+(split conformal prediction with a relative score): by groups of context sizes, and apart for points beyond the context.
+Few tasks say little, so the share is drawn towards 0, i.e. to the process, and the factors towards 1. Where few tasks
+were held out, the process is also fitted to parts of the training tasks and asked about the others.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from nvdp.data.frames import FrameTasks
 from nvdp.models.hierarchical_gp import HierarchicalGP
-from nvdp.posteriors.adjusted import Adjustment
+from nvdp.posteriors.adjusted import Adjustment, blend
+from nvdp.posteriors.prediction import Prediction
+from nvdp.tables.prior import fit_prior
+from nvdp.tables.tasks import in_folds
 from nvdp.tasks import TaskBatch
 
 SIZES = (2, 5, 10)  # upper ends of groups of context sizes
-DOUBT, DOUBT_OF_GROUP = 30, 60  # tasks that count as much as the belief that a factor is 1, or that of all sizes
+DOUBT, DOUBT_OF_GROUP = 40, 120  # tasks that count as much as the belief that a factor is 1, or that of the whole group
+DOUBT_OF_NETWORK = 20  # tasks that count as much as the belief that the process is enough
+SHARES = tuple(step / 10 for step in range(11))
 LARGEST_FACTOR = 3.0
 LEVEL, MOST_LEVEL = 0.9, 0.98
+ENOUGH, FOLDS, MOST_CROSSED = 60, 4, 120  # held-out tasks; else folds, and most tasks, that the process is crossed by
+MOST_AT_ONCE = 64  # contexts
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of outputs of held-out tasks: |y − mean| over half the 90 % interval, and what kind of output each is."""
+
+    ratio: Float[Tensor, " output"]
+    weight: Float[Tensor, " output"]  # the outputs of a context together have 1
+    size: Int[Tensor, " output"]  # of the context
+    ahead: Bool[Tensor, " output"]  # beyond the last point of the context
+
+    @classmethod
+    def of(cls, prediction: Prediction, batch: TaskBatch) -> Self:
+        """The errors of a batch of tasks."""
+        half = (prediction.quantile(0.5 + LEVEL / 2) - prediction.quantile(0.5 - LEVEL / 2)) / 2
+        target = _known(batch)
+        last = torch.where(batch.is_context, batch.x[..., 0], -math.inf).amax(1, keepdim=True)
+        ahead = (batch.x[..., 0] > last) & last.isfinite() & (batch.x.shape[-1] == 1)
+        size = batch.is_context.sum(1)[:, None, None]
+        return cls(
+            ((batch.y - prediction.mean).abs() / half)[target],
+            (target / target.sum((1, 2), keepdim=True).clamp(min=1))[target],
+            size.expand(target.shape)[target],
+            ahead[..., None].expand(target.shape)[target],
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable["Errors"]) -> Self:
+        """All of them."""
+        found = list(parts)
+        return cls(*(torch.cat([getattr(each, name) for each in found]) for name in cls.__dataclass_fields__))
+
+    def where(self, chosen: Bool[Tensor, " output"]) -> Self:
+        """Some of them."""
+        return type(self)(self.ratio[chosen], self.weight[chosen], self.size[chosen], self.ahead[chosen])
+
+    def log_quantile(self, tasks: int) -> float:
+        """The logarithm of the factor that makes intervals cover `LEVEL`, within reason."""
+        level = min(MOST_LEVEL, LEVEL * (1 + 1 / tasks))  # few tasks: the quantile of new ones may be larger
+        order = self.ratio.argsort()
+        reached = self.weight[order].cumsum(0) >= level * float(self.weight.sum())
+        value = float(self.ratio[order][reached][0]) if reached.any() else float(self.ratio.max())
+        return math.log(min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value)))
 
 
 @torch.no_grad()
-def adjusted(model: Any, process: HierarchicalGP | None, batches: Sequence[TaskBatch], tasks: int) -> Adjustment:
-    """Find the factors that suit held-out tasks.
+def adjusted(
+    model: Any,
+    process: HierarchicalGP | None,
+    around: bool,
+    batches: Sequence[TaskBatch],
+    tasks: int,
+    training: FrameTasks | None = None,
+) -> Adjustment:
+    """Find the share and the factors that suit held-out tasks.
 
     Args:
         model: A trained network, on standardised values.
-        process: The process whose residuals it predicts, if there is one.
+        process: The hierarchical GP of the training tasks, if there is one.
+        around: Whether the network predicts its residuals.
         batches: Held-out tasks, each with several contexts.
         tasks: How many different tasks they are.
+        training: The training tasks, for more errors of the process where few tasks were held out.
 
     Returns:
         The adjustment.
     """
-    adjustment = Adjustment(process)
-    ratios, shares, counts = [], [], []
-    for batch in batches:
-        prediction = adjustment.adapt(model, batch.context).predict(batch.x)
-        half = (prediction.quantile(0.5 + LEVEL / 2) - prediction.quantile(0.5 - LEVEL / 2)) / 2
-        target = _known(batch)
-        ratios.append(((batch.y - prediction.mean).abs() / half)[target])
-        shares.append((target / target.sum((1, 2), keepdim=True))[target])
-        counts.append(batch.is_context.sum(1)[:, None, None].expand(target.shape)[target])
-    ratio, share, count = torch.cat(ratios), torch.cat(shares), torch.cat(counts)
-    level = min(MOST_LEVEL, LEVEL * (1 + 1 / tasks))  # few tasks: the quantile of new ones may be larger
-    all_sizes = tasks / (tasks + DOUBT) * math.log(_quantile(ratio, share, level))
-    factors = []
-    for group in range(len(SIZES) + 1):
-        inside = torch.bucketize(count, torch.tensor(SIZES)) == group
-        trust = tasks / (tasks + DOUBT_OF_GROUP) if inside.any() else 0.0
-        own = math.log(_quantile(ratio[inside], share[inside], level)) if inside.any() else 0.0
-        factors.append(math.exp(trust * own + (1 - trust) * all_sizes))
-    return Adjustment(process, SIZES, tuple(factors))
+    alone = Adjustment(process, around)
+    parts = [part for batch in batches for part in _parts(batch)]
+    network = [alone.adapt(model, part.context).predict(part.x) for part in parts]
+    errors, share = [], 1.0
+    if process is None:
+        errors = [Errors.of(each, part) for each, part in zip(network, parts, strict=True)]
+    else:
+        others = [process.given(part.context).predict(part.x.double()) for part in parts]
+        share = round(_best_share(network, others, parts) * tasks / (tasks + DOUBT_OF_NETWORK), 3)
+        blended = (blend(ours, theirs, share) for ours, theirs in zip(network, others, strict=True))
+        errors = [Errors.of(each, part) for each, part in zip(blended, parts, strict=True)]
+        if training is not None and tasks < ENOUGH:
+            crossed = training.sets[:MOST_CROSSED]
+            errors += _crossed(process, replace(training, sets=tuple(crossed)))
+            tasks += len(crossed)
+    inside, ahead = _factors(Errors.joined(errors), tasks)
+    return Adjustment(process, around, share, SIZES, inside, ahead)
+
+
+def _parts(batch: TaskBatch) -> Iterable[TaskBatch]:
+    for start in range(0, len(batch), MOST_AT_ONCE):
+        chosen = slice(start, start + MOST_AT_ONCE)
+        yield TaskBatch(batch.x[chosen], batch.y[chosen], batch.is_context[chosen], batch.mask[chosen])
 
 
 def _known(batch: TaskBatch) -> Bool[Tensor, "task point y"]:
     """The outputs of targets."""
-    return batch.target.mask[..., None].expand(batch.y.shape)
+    return batch.target.mask[..., None].expand(batch.y.shape) & ~batch.y.isnan()
 
 
-def _quantile(values: Float[Tensor, " value"], shares: Float[Tensor, " value"], level: float) -> float:
-    """The value below which `level` of the shares lie, within reason."""
-    order = values.argsort()
-    reached = shares[order].cumsum(0) >= level * float(shares.sum())
-    value = float(values[order][reached][0]) if reached.any() else float(values.max())
-    return min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value))
+def _best_share(network: list[Prediction], process: list[Prediction], batches: list[TaskBatch]) -> float:
+    """The network's weight that makes held-out tasks most likely; every context counts alike."""
+    scores = torch.zeros(len(SHARES), dtype=torch.float64)
+    for ours, theirs, batch in zip(network, process, batches, strict=True):
+        known = _known(batch)
+        both = [each.log_prob(batch.y).double().nan_to_num(neginf=-1e3) for each in (ours, theirs)]
+        for place, share in enumerate(SHARES):
+            mixed = torch.logaddexp(both[0] + math.log(max(share, 1e-9)), both[1] + math.log(max(1 - share, 1e-9)))
+            scores[place] += ((mixed * known).sum((1, 2)) / known.sum((1, 2)).clamp(min=1)).sum()
+    return SHARES[int(scores.argmax())]
+
+
+def _crossed(process: HierarchicalGP, training: FrameTasks) -> list[Errors]:
+    """Errors of the process for tasks that it has not been fitted to: fold by fold."""
+    found = []
+    for others, fold in in_folds(list(training.sets), min(FOLDS, len(training.sets)), seed=0):
+        fitted = fit_prior(others, process.kernel.parts, start=process)
+        for batch in replace(training, sets=tuple(fold)).scored_batches(0, len(fold)):
+            for part in _parts(batch):
+                found.append(Errors.of(fitted.given(part.context).predict(part.x.double()), part))
+    return found
+
+
+def _factors(errors: Errors, tasks: int) -> list[tuple[float, ...]]:
+    """By context size: of points among the context, and of those beyond."""
+    trust, trust_of_group = tasks / (tasks + DOUBT), tasks / (tasks + DOUBT_OF_GROUP)
+
+    def drawn(some: Errors, to: float, trust: float) -> float:
+        return trust * some.log_quantile(tasks) + (1 - trust) * to if len(some.ratio) else to
+
+    everything = drawn(errors, 0.0, trust)
+    found = []
+    for kind in (errors.where(~errors.ahead), errors.where(errors.ahead)):
+        whole = drawn(kind, everything, trust_of_group)
+        group = torch.bucketize(kind.size, torch.tensor(SIZES))
+        each = (drawn(kind.where(group == place), whole, trust_of_group) for place in range(len(SIZES) + 1))
+        found.append(tuple(round(math.exp(value), 4) for value in each))
+    return found

@@ -40,6 +40,7 @@ MOST_ROWS = 10_000  # of one task; a step uses 100 of them
 STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
 FEWEST_FOR_PRIOR = 6  # training tasks
 FORECASTS = 0.3  # share of training contexts that are what comes first, where x is ordered
+MOST_CALIBRATING = 300  # held-out tasks that calibrate
 CONTEXTS = (1, 2, 4, 8)  # sizes at which the learning curve of the report is measured
 GP_ALONE, MEAN_CURVE = rivals.GP_ALONE, rivals.MEAN_CURVE
 CaseScores = dict[str, list[Case]]
@@ -207,10 +208,13 @@ def fit_tasks(training: list[Arrays], ending: list[Arrays], how: HowToFit) -> Fi
     outcome = fit_best(ways, held_out_score(batches), 60 * how.minutes, shown)
     chosen = next(way for way in ways if way.name == outcome.recipe)
     around = isinstance(chosen.source, DrawnTasks) and chosen.source.residuals
-    adjustment = adjusted(outcome.model, prior if around else None, batches, len(ending))
+    more = held_out.scored_batches(how.seed, MOST_CALIBRATING)
+    few = source if training is not ending else None
+    blended = prior if how.model == AUTO else None  # a model that was named predicts alone
+    adjustment = adjusted(outcome.model, blended, around, more, min(len(ending), MOST_CALIBRATING), few)
     # What was chosen stays; the process itself may learn from all tasks.
     whole = None if prior is None else fit_prior(source.sets + held_out.sets, seed=how.seed, start=prior)
-    if around:
+    if blended is not None:
         adjustment = replace(adjustment, process=whole)
     return Fitted(outcome, units, adjustment, whole, learning)
 
@@ -299,8 +303,14 @@ def fit_table(
             "tried": outcome.tried,
             "recipes_of_folds": recipes,
             "seconds": round(outcome.seconds, 1),
-            "around_process": adjustment.process is not None,
-            "calibration": {"sizes": adjustment.sizes, "factors": adjustment.factors, **scores.calibration()},
+            "around_process": adjustment.around,
+            "network_share": adjustment.share,
+            "calibration": {
+                "sizes": adjustment.sizes,
+                "factors": adjustment.factors,
+                "factors_ahead": adjustment.factors_ahead,
+                **scores.calibration(),
+            },
             "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
             **scores.report(),
         }
@@ -332,8 +342,8 @@ def competitors(fitted: Fitted, ordered: bool, seed: int = 0) -> dict[str, Rival
     found: dict[str, Rival] = {fitted.outcome.config.model.name: rivals.fitted_model(fitted.predictor())}
     if fitted.process is not None:
         sets = standardised(learning, units).sets
-        found[rivals.HIERARCHICAL] = rivals.process_rival(fitted.process, units)
-        found[rivals.MIXED] = rivals.process_rival(fit_prior(sets, ("line",), seed), units)
+        found[rivals.HIERARCHICAL] = rivals.process_rival(fitted.process.plain, units)
+        found[rivals.MIXED] = rivals.process_rival(fit_prior(sets, ("line",), seed).plain, units)
     found[GP_ALONE] = rivals.context_gp(units)
     found[MEAN_CURVE] = rivals.mean_curve(learning, units)
     if ordered:
@@ -366,7 +376,8 @@ class TableScores:
             cases = scored_cases(scored, seed, size, self.forecast, 60)
             if cases:
                 _extend(self.by_size.setdefault(size, {}), quick, cases)
-        plain = replace(fitted.predictor(), adjustment=replace(fitted.adjustment, sizes=(), factors=(1.0,)))
+        uncalibrated = replace(fitted.adjustment, sizes=(), factors=(1.0,), factors_ahead=(1.0,))
+        plain = replace(fitted.predictor(), adjustment=uncalibrated)
         self.uncalibrated += score_cases(rivals.fitted_model(plain), scored_cases(scored, seed, prefix=self.forecast))
 
     def calibration(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ of the likelihood is one small Cholesky factor per task. All values are standard
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -14,7 +14,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from nvdp.data.frames import FrameTasks
-from nvdp.models.hierarchical_gp import ALL_PARTS, PARAMETER_STD, ROUNDING, HierarchicalGP, Kernel, Observations, Sets
+from nvdp.models.hierarchical_gp import ConditionedGP, HierarchicalGP
+from nvdp.models.task_kernel import ALL_PARTS, PARAMETER_STD, ROUNDING, Kernel, Observations, Sets
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
@@ -22,6 +23,10 @@ MOST_TASKS, MOST_POINTS = 160, 32  # that the kernel is learned from, and of eac
 MOST_FOR_CURVE = 1_000  # tasks that the population curve is learned from
 KNOTS, KNOTS_OF_MANY_INPUTS = 20, 32  # of the population curve
 ITERATIONS, FURTHER_ITERATIONS = 40, 8
+SCALES = (0.35, 0.6, 1.0, 1.6, 2.6)  # that a task's function and its noise may have
+SCALE_STD, SCALE_TASKS = 0.4, 4.0  # prior of the logarithm of a scale, and as how many tasks it counts
+LEAST_SHARE = 0.004  # of a pair of scales that is kept
+ROUNDS = 100  # of expectation and maximisation
 DRAWN_POINTS = (4, 24)  # of a drawn task at inputs of its own
 MOST_DRAWN = 40
 
@@ -64,8 +69,26 @@ def fit_prior(
     normal, right = _normal_equations(kernel, values, Observations.of(sampled))
     factor = torch.linalg.cholesky(normal)
     curve, covariance = torch.cholesky_solve(right[:, None], factor)[:, 0], torch.cholesky_inverse(factor)
-    spread, tails = _left_over(kernel, values, curve, few)
-    return HierarchicalGP(kernel, values, root, curve, covariance, spread, tails, -float(_loss(kernel, few, values)))
+    tails = _tails(kernel, values, curve, few)
+    process = HierarchicalGP(kernel, values, root, curve, covariance, tails, -float(_loss(kernel, few, values)))
+    return with_scales(process, few)
+
+
+def with_scales(process: HierarchicalGP, seen: Observations) -> HierarchicalGP:
+    """The process with the scales of tasks integrated out: how many tasks have which pair of scales.
+
+    The shares maximise the likelihood of the tasks (expectation and maximisation), with a weak prior around 1.
+    """
+    pairs = torch.cartesian_prod(*2 * [torch.tensor(SCALES, dtype=torch.float64)])
+    start = torch.softmax(-0.5 * (pairs.log() / SCALE_STD).square().sum(1), 0)
+    every = replace(process, scales=pairs, shares=start)
+    parts = [ConditionedGP(every, seen.part(first, 40)).log_weights for first in range(0, len(seen.x), 40)]
+    likelihood, shares = torch.cat(parts, 1) - start.log()[:, None], start  # up to a constant of each task
+    for _ in range(ROUNDS):
+        shares = torch.softmax(likelihood + shares.log()[:, None], 0).sum(1) + SCALE_TASKS * start
+        shares = shares / shares.sum()
+    kept = shares >= LEAST_SHARE
+    return replace(process, scales=pairs[kept], shares=shares[kept] / shares[kept].sum())
 
 
 def _some_points(task: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -186,24 +209,18 @@ def _normal_equations(kernel: Kernel, values: Tensor, seen: Observations) -> tup
     return normal, right
 
 
-def _left_over(kernel: Kernel, values: Tensor, curve: Tensor, seen: Observations) -> tuple[float, float]:
-    """What whitened residuals show beyond a normal distribution: the spread of tasks' scales, and heavy tails."""
+def _tails(kernel: Kernel, values: Tensor, curve: Tensor, seen: Observations) -> float:
+    """Degrees of freedom of the noise, from the kurtosis of whitened residuals that have one variance in each task."""
     _, features, y = _whitened(kernel, values, seen)
     residual = (y - features @ curve) * seen.mask
     count = seen.mask.sum(1).double()
     enough = count >= 3
     if int(enough.sum()) < 5:
-        return 0.1, math.inf
+        return math.inf
     square = (residual.square().sum(1) / count.clamp(min=1))[enough]
-    square, expected = square / square.mean(), (2 / count[enough]).mean()
-    beyond = float(((square.var() - expected) / (1 + expected)).clamp(min=0))
-    spread = min(0.8, max(0.1, 0.5 * math.sqrt(math.log1p(beyond))))
-    scaled = residual[enough] / square.sqrt()[:, None]
-    kurtosis = float(
-        (scaled.pow(4).sum() / seen.mask[enough].sum()) / (scaled.square().sum() / seen.mask[enough].sum()) ** 2
-    )
-    excess = kurtosis / 3 - 1
-    return spread, math.inf if excess < 0.15 else max(4.5, 4 + 2 / excess)
+    scaled, points = residual[enough] / square.clamp(min=ROUNDING).sqrt()[:, None], seen.mask[enough].sum()
+    excess = float((scaled.pow(4).sum() / points) / (scaled.square().sum() / points) ** 2) / 3 - 1
+    return math.inf if excess < 0.15 else max(4.5, 4 + 2 / excess)
 
 
 @dataclass(frozen=True)
