@@ -251,6 +251,6 @@ def prediction_of(
         return ClassPrediction(likelihood(outputs), coherent)
     if likelihood.components > 1 and not coherent:
         means, stds = likelihood.mixture(outputs)
-        return Prediction(means.flatten(0, 1), stds.flatten(0, 1), coherent, likelihood.components)
+        return Prediction(means.flatten(0, 1), stds.flatten(0, 1), coherent, noise=likelihood.components)
     mean, std = likelihood(outputs)
     return Prediction(mean, std, coherent)

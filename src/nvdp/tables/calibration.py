@@ -25,10 +25,10 @@ from nvdp.tasks import TaskBatch
 
 SIZES = (2, 5, 10)  # upper ends of groups of context sizes
 DOUBT, DOUBT_OF_GROUP = 40, 120  # tasks that count as much as the belief that a factor is 1, or that of the whole group
-DOUBT_OF_NETWORK = 20  # tasks that count as much as the belief that the process is enough
+DOUBT_OF_NETWORK = 40  # tasks that count as much as the belief that the process is enough
 SHARES = tuple(step / 10 for step in range(11))
 LARGEST_FACTOR = 3.0
-LEVEL, MOST_LEVEL = 0.9, 0.98
+LEVEL = 0.9
 ENOUGH, FOLDS, MOST_CROSSED = 60, 4, 120  # held-out tasks; else folds, and most tasks, that the process is crossed by
 MOST_AT_ONCE = 64  # contexts
 
@@ -67,11 +67,10 @@ class Errors:
         """Some of them."""
         return type(self)(self.ratio[chosen], self.weight[chosen], self.size[chosen], self.ahead[chosen])
 
-    def log_quantile(self, tasks: int) -> float:
+    def log_quantile(self) -> float:
         """The logarithm of the factor that makes intervals cover `LEVEL`, within reason."""
-        level = min(MOST_LEVEL, LEVEL * (1 + 1 / tasks))  # few tasks: the quantile of new ones may be larger
         order = self.ratio.argsort()
-        reached = self.weight[order].cumsum(0) >= level * float(self.weight.sum())
+        reached = self.weight[order].cumsum(0) >= LEVEL * float(self.weight.sum())
         value = float(self.ratio[order][reached][0]) if reached.any() else float(self.ratio.max())
         return math.log(min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value)))
 
@@ -156,7 +155,7 @@ def _factors(errors: Errors, tasks: int) -> list[tuple[float, ...]]:
     trust, trust_of_group = tasks / (tasks + DOUBT), tasks / (tasks + DOUBT_OF_GROUP)
 
     def drawn(some: Errors, to: float, trust: float) -> float:
-        return trust * some.log_quantile(tasks) + (1 - trust) * to if len(some.ratio) else to
+        return trust * some.log_quantile() + (1 - trust) * to if len(some.ratio) else to
 
     everything = drawn(errors, 0.0, trust)
     found = []
