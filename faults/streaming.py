@@ -49,7 +49,8 @@ def _write(path: Path, number: int) -> None:
 
 
 def _measure(folder: Path) -> dict[str, float]:
-    from nvdp.data.tables import Columns, stream_tasks
+    from nvdp.data.streams import stream_tasks
+    from nvdp.data.tables import Columns
 
     began = time.monotonic()
     table = stream_tasks(folder, Columns("task", ("x",), ("y",)))

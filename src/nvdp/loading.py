@@ -295,13 +295,17 @@ def fit_of(folder: Path) -> dict[str, Any] | None:
         about = json.loads(path.read_text())
         check_format(path, about["version"], FIT_VERSION, "fit again")
         names, report = about["columns"], dict(about["report"])
-        columns = (
-            None if names is None else Columns(names["task"], tuple(names["x"]), tuple(names["y"]), names.get("group"))
-        )
+        columns = None if names is None else _columns(names)
         units, adjustment = Units.from_dict(about["units"]), _adjustment(folder, about.get("adjustment"))
         return {"units": units, "columns": columns, "report": report, "adjustment": adjustment}
     except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
+
+
+def _columns(names: dict[str, Any]) -> Columns:
+    levels = tuple(tuple(each) for each in names.get("levels", ()))
+    x, y, given = (tuple(names.get(part, ())) for part in ("x", "y", "given"))
+    return Columns(names["task"], x, y, names.get("group"), given, levels)
 
 
 def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | None:

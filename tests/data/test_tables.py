@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nvdp.data.tables import Columns, read_tasks
+from nvdp.data.tables import Columns, read_frame, read_tasks, split_tasks
 from nvdp.errors import InputError
 
 COLUMNS = Columns("tree", ("day",), ("size",))
@@ -49,8 +49,6 @@ def test_spaces_a_mark_of_order_and_scientific_notation_are_read(table):
 
 
 def test_a_frame_of_numbers_is_read_like_a_file():
-    from nvdp.data.tables import split_tasks
-
     frame = pd.DataFrame({"tree": [1, 1, 2], "day": [0.0, np.nan, 2.0], "size": [1, 2, 3]}, index=[7, 7, 9])
     read = split_tasks(frame, COLUMNS)
     assert [(task.name, task.rows.tolist()) for task in read.tasks] == [("1", [0]), ("2", [2])]
@@ -148,3 +146,16 @@ def test_semicolons_decimal_commas_dates_and_groups_are_read(tmp_path):
     first, third = table.tasks[0].x[:, 0]
     assert third - first == 2.0
     assert first == 19723.0
+
+
+def test_given_columns_are_numbers_or_indicators_and_constant_within_a_task(tmp_path):
+    (tmp_path / "t.csv").write_text("cow,week,milk,diet,age\na,1,2,hay,3\na,2,3,hay,3\nb,1,2,oats,4.5\nc,1,2,,5\n")
+    frame = read_frame(tmp_path / "t.csv")
+    columns = Columns("cow", ("week",), ("milk",), None, ("diet", "age")).learned(frame, "t.csv")
+    assert columns.levels == (("hay", "oats"), ())
+    table = split_tasks(frame, columns)
+    assert [task.x[0].tolist() for task in table.tasks] == [[1.0, 0.0, 3.0], [1.0, 1.0, 4.5]]
+    assert table.dropped == 1
+    frame.loc[frame.index[1], "diet"] = "oats"
+    with pytest.raises(InputError, match="column 'diet' changes within task 'a'; name such a column in --x"):
+        split_tasks(frame, columns)

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nvdp.data.tables import Columns, read_tasks, split_tasks, stream_tasks
+from nvdp.data.streams import stream_tasks
+from nvdp.data.tables import Columns, read_tasks, split_tasks
 from nvdp.errors import InputError
 
 COLUMNS = Columns("tree", ("day",), ("size",))

@@ -67,6 +67,7 @@ class Settings:
     before: Path | None = None  # of step: the src folder of an earlier version
     done: tuple[Row, ...] = ()  # of quality: rows that were measured before
     save: Callable[[list[Row]], None] | None = None  # of quality: is given all rows after each new one
+    work: Path | None = None  # of tables: where each fold is kept
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _fewshot(settings: Settings) -> list[Row]:
 def _tables(settings: Settings) -> list[Row]:
     if settings.quick:
         return tables.table_rows(settings.seconds or 6.0, 5, tables.QUICK_TABLES, folds=1)
-    return tables.table_rows(settings.seconds or 150.0, 20, folds=settings.folds)
+    return tables.table_rows(settings.seconds or 150.0, 20, folds=settings.folds, work=settings.work)
 
 
 def _real(settings: Settings) -> list[Row]:

@@ -6,11 +6,12 @@ processor seconds of one core, so that other load on the machine takes nothing a
 
 import importlib.util
 import io
+import json
 import os
 import tarfile
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,13 +21,13 @@ import pandas as pd
 from nvdp.bench.timing import interleaved
 from nvdp.data.tables import Columns, split_tasks
 from nvdp.errors import InputError
+from nvdp.system import write_text
 from nvdp.tables import rivals
 from nvdp.tables.fit import HowToFit, competitors, fit_tasks, usable_tasks
 from nvdp.tables.rivals import score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, folds_of_groups, split_groups
 
 CONTEXTS, FOLDS, CASES = (2, 4, 8), 5, 40
-GP_CASES = 10  # of those, for the GP that is fitted to every context
 RIVALS = {
     "hierarchical": rivals.HIERARCHICAL,
     "mixed": rivals.MIXED,
@@ -38,7 +39,7 @@ NOTES = {
     "ours": "nvdp fit --model auto; the time is of adapting to a context and predicting the rest of the task",
     "hierarchical": "population curve, one GP per task and noise; exact conditioning",
     "mixed": "the same with a random line per task",
-    "gp": f"scikit-learn's GP fitted to the context alone, on at most {GP_CASES} cases",
+    "gp": "scikit-learn's GP fitted to the context alone",
     "mean_curve": "mean and spread of the training points near x, whatever their task",
     "last_value": "the newest output before a query",
     "scores": f"up to {CASES} tasks of a fold that no method has learned from; contexts of 2, 4 and 8 points",
@@ -119,59 +120,88 @@ AnyTable = PublicTable | SimulatedTable
 
 
 def table_rows(
-    seconds: float, rounds: int, tables: Iterable[AnyTable] = TABLES, folds: int = FOLDS
+    seconds: float, rounds: int, tables: Iterable[AnyTable] = TABLES, folds: int = FOLDS, work: Path | None = None
 ) -> list[dict[str, Any]]:
     """Rows for each table: one for each size and kind of context.
+
+    All tables have their first fold before any has its second.
 
     Args:
         seconds: Of each fit.
         rounds: Of timing one prediction.
         tables: Which ones.
         folds: How many of the `FOLDS` folds are fitted and scored.
+        work: A folder in which each fold is kept; those that it has are not fitted again.
 
     Returns:
         Scores of ours and of each rival.
     """
-    return [row for table in tables for row in _rows(table, seconds, rounds, folds)]
+    found: dict[str, list[dict[str, Any]]] = {}
+    for fold in range(folds):
+        for table in tables:
+            place = None if work is None else work / f"{table.name}-{fold}.json"
+            if place is not None and place.exists():
+                measured = json.loads(place.read_text())
+            else:
+                measured = _fold(table, fold, seconds, rounds)
+                if place is not None:
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    write_text(place, json.dumps(measured))
+            found.setdefault(table.name, []).append(measured)
+    return [row for name, parts in found.items() for row in _rows(name, parts)]
 
 
-def _rows(table: AnyTable, seconds: float, rounds: int, folds: int) -> list[dict[str, Any]]:
+def _fold(table: AnyTable, fold: int, seconds: float, rounds: int) -> dict[str, Any]:
+    """One fit: the cases of every method by kind and size of context, and what was measured of it."""
     tasks, groups = _tasks(table)
     how = HowToFit(minutes=seconds / 60, clock=time.process_time)
-    scores: dict[tuple[str, int], dict[str, list[rivals.Case]]] = {}
-    about: dict[str, Any] = {"fit_seconds": 0.0, "steps": [], "recipes": []}
-    timings: dict[str, Any] = {}
-    for fold, (others_at, held_at) in enumerate(folds_of_groups(groups, FOLDS, seed=0)[:folds]):
-        halves = split_groups([groups[place] for place in others_at], seed=1)
-        held = [tasks[place] for place in held_at]
-        training, stopping = ([tasks[others_at[place]] for place in places] for places in halves)
-        began = time.process_time()
-        fitted = fit_tasks(training, stopping, how)
-        about["fit_seconds"] += (time.process_time() - began) / folds
-        about["steps"].append(fitted.outcome.steps)
-        about["recipes"].append(fitted.outcome.recipe)
-        others = competitors(fitted, ordered=True)
-        ours = next(iter(others))
-        by_name = {"ours": others[ours]} | {name: others[title] for name, title in RIVALS.items() if title in others}
-        for kind in ("random", "first"):
-            for size in CONTEXTS:
-                cases = scored_cases(held, fold, size, kind == "first", CASES)
-                for name, rival in by_name.items():
-                    kept = cases[:GP_CASES] if name == "gp" else cases
-                    scores.setdefault((kind, size), {}).setdefault(name, []).extend(score_cases(rival, kept))
-        case = scored_cases(held, fold, 4, False, CASES)[0]
-        if not timings:
-            both = {name: _asking(by_name[name], case) for name in ("ours", "gp")}
-            timings = interleaved(both, rounds).columns()
+    others_at, held_at = folds_of_groups(groups, FOLDS, seed=0)[fold]
+    halves = split_groups([groups[place] for place in others_at], seed=1)
+    held = [tasks[place] for place in held_at]
+    training, stopping = ([tasks[others_at[place]] for place in places] for places in halves)
+    began = time.process_time()
+    fitted = fit_tasks(training, stopping, how)
+    took = time.process_time() - began
+    others = competitors(fitted, ordered=True)
+    by_name = {"ours": next(iter(others.values()))}
+    by_name |= {name: others[title] for name, title in RIVALS.items() if title in others}
+    scores: dict[str, dict[str, list[Any]]] = {}
+    for kind in ("random", "first"):
+        for size in CONTEXTS:
+            cases = scored_cases(held, fold, size, kind == "first", CASES)
+            scores[f"{kind} {size}"] = {
+                name: [astuple(case) for case in score_cases(rival, cases)] for name, rival in by_name.items()
+            }
+    case = scored_cases(held, fold, 4, False, CASES)[0]
+    timings = interleaved({name: _asking(by_name[name], case) for name in ("ours", "gp")}, rounds).columns()
+    about = {"fit_seconds": took, "steps": fitted.outcome.steps, "recipe": fitted.outcome.recipe}
+    about["network_share"] = fitted.adjustment.share
+    return {"tasks": len(tasks), "timings": timings, "about": about, "scores": scores}
+
+
+def _rows(name: str, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The folds of a table together."""
+    about = [part["about"] for part in parts]
+    shared = {
+        "folds": f"{len(parts)} of {FOLDS}",
+        "fit_seconds": sum(each["fit_seconds"] for each in about) / len(about),
+        "steps": [each["steps"] for each in about],
+        "recipes": [each["recipe"] for each in about],
+        "network_shares": [each["network_share"] for each in about],
+    }
     rows = []
-    for (kind, size), by_rival in scores.items():
-        found = {name: asdict(summary(cases)) for name, cases in by_rival.items() if cases}
-        flat = {f"{name}_{metric}": value for name, each in found.items() for metric, value in each.items()}
-        shape = f"{table.name}: {len(tasks)} tasks, {size} {kind} points"
+    for key in parts[0]["scores"]:
+        kind, size = key.split()
+        flat = {}
+        for rival in parts[0]["scores"][key]:
+            cases = [rivals.Case(*case) for part in parts for case in part["scores"][key][rival]]
+            if cases:
+                flat |= {f"{rival}_{metric}": value for metric, value in asdict(summary(cases)).items()}
+        shape = f"{name}: {parts[0]['tasks']} tasks, {size} {kind} points"
         rows.append(
-            {"model": "auto", "shape": shape, "autograd_ms": None, "floor_ms": None, **timings}
-            | {"table": table.name, "kind": kind, "context": size, "folds": f"{folds} of {FOLDS}"}
-            | about
+            {"model": "auto", "shape": shape, "autograd_ms": None, "floor_ms": None, **parts[0]["timings"]}
+            | {"table": name, "kind": kind, "context": int(size)}
+            | shared
             | flat
         )
     return rows

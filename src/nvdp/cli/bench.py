@@ -35,6 +35,9 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="quality: keep the rows of the file, add the others.")
     ] = False,
+    work: Annotated[
+        Path | None, typer.Option(help="tables: a folder that keeps each fold; a later call goes on from it.")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
@@ -69,7 +72,7 @@ def bench(
 
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    result = run_suite(suite, Settings(quick, run, seconds, folds, before, tuple(done), save), threads)
+    result = run_suite(suite, Settings(quick, run, seconds, folds, before, tuple(done), save, work), threads)
     Console().print(table(result))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

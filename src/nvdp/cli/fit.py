@@ -1,5 +1,6 @@
 """Commands for a table of many short series: fit and predict."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -47,6 +48,9 @@ def fit(
     split_by: Annotated[
         str | None, typer.Option(help="A column: tasks with the same value are held out together.")
     ] = None,
+    given: Annotated[
+        str | None, typer.Option(help="Columns that are constant within a task (sex, diet …): numbers or words.")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps … or auto.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -67,7 +71,7 @@ def fit(
     use_threads()
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
-    columns = Columns(task, column_names(x), column_names(y), split_by)
+    columns = Columns(task, column_names(x), column_names(y), split_by, column_names(given) if given else ())
     try:
         done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device, forecast), folds)
     except (KeyboardInterrupt, SystemExit):
@@ -136,7 +140,7 @@ def predict(
 
     Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
     """
-    from nvdp.data.tables import Columns, read_frame, split_tasks
+    from nvdp.data.tables import read_frame, split_tasks
     from nvdp.loading import load
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, use_threads
@@ -152,12 +156,16 @@ def predict(
         raise InputError(f"--plot draws functions of one input; this model has {len(columns.x)}")
     given = read_frame(context)
     task = columns.task if columns.task in given.columns else None
-    known = split_tasks(given, Columns(task, columns.x, columns.y), str(context))
+    known = split_tasks(given, replace(columns, task=task, group=None), str(context))
     say(known.note)
     frame = _grid(predictor, task, [each.name for each in known.tasks]) if at == "auto" else read_frame(Path(at))
-    queries = split_tasks(frame, Columns(task, columns.x), at)
+    there = all(name in frame.columns for name in columns.given)
+    asked = replace(columns, task=task, y=(), group=None)
+    queries = split_tasks(frame, asked if there else replace(asked, given=(), levels=()), at)
     say(queries.note)
     contexts = {each.name: each for each in known.tasks}
+    if not there:
+        queries = replace(queries, tasks=tuple(_with_given(predictor, each, contexts) for each in queries.tasks))
     unknown = [each.name for each in queries.tasks if each.name not in contexts]
     if unknown:
         say(f"{len(unknown)} tasks have no context, the first is '{unknown[0]}'; theirs is the prior prediction")
@@ -192,6 +200,13 @@ def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.Dat
     return pd.DataFrame({task: np.repeat(names, GRID), **columns} if task else columns)
 
 
+def _with_given(predictor: "Predictor", task: "TableTask", contexts: "dict[str, TableTask]") -> "TableTask":
+    """A query with what is given of its task's context, or the mean of the fitted table if it has none."""
+    context, inputs = contexts.get(task.name), task.x.shape[1]
+    own = np.array(predictor.units.x_centre[inputs:]) if context is None else context.x[0, inputs:]
+    return replace(task, x=np.concatenate([task.x, np.tile(own, (len(task.x), 1))], 1))
+
+
 def _posterior(predictor: "Predictor", context: "TableTask | None") -> Any:
     if context is not None:
         return predictor.adapt(context.x, context.y)
@@ -220,9 +235,10 @@ def _panel(predictor: "Predictor", title: str, context: "TableTask", others: "np
     from nvdp.plots.tables import TablePanel
 
     units = predictor.units
-    low, high = min(units.x_low[0], context.x.min()), max(units.x_high[0], context.x.max())
+    low, high = min(units.x_low[0], context.x[:, 0].min()), max(units.x_high[0], context.x[:, 0].max())
     x = np.linspace(low, high, GRID)
-    prediction = _posterior(predictor, context).predict(x)
+    asked = np.concatenate([x[:, None], np.tile(context.x[0, 1:], (GRID, 1))], 1)
+    prediction = _posterior(predictor, context).predict(asked)
     mean, lower, upper = (
         part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
     )

@@ -161,8 +161,10 @@ def _unit_lines(columns: Any, units: Any) -> Iterator[str]:
     if columns is None:
         return
     yield f"task column: {columns.task or 'none'}"
-    for name, low, high in zip(columns.x, units.x_low, units.x_high, strict=True):
+    for name, low, high in zip(columns.x, units.x_low, units.x_high, strict=False):
         yield f"input {name}: learned from {low:g} to {high:g}"
+    for name, levels in zip(columns.given, columns.levels, strict=True):
+        yield f"given: {name}" + (f" ({', '.join(levels)})" if levels else "")
     for name, centre, spread in zip(columns.y, units.y_centre, units.y_spread, strict=True):
         yield f"output {name}: around {centre:.4g} with a spread of {spread:.4g}"
 

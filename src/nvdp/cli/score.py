@@ -1,7 +1,7 @@
 """The command that scores a fitted model on tasks that it has not seen: ``nvdp score``."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +34,7 @@ def score(
     Example: nvdp score model/ test.csv --forecast
     """
     from nvdp.cli.tables import say, say_far
-    from nvdp.data.tables import Columns, read_tasks
+    from nvdp.data.tables import read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
     from nvdp.tables.rivals import fitted_model, score_cases, scored_cases, summary
@@ -44,7 +44,7 @@ def score(
     columns = predictor.columns
     if columns is None:
         raise InputError(f"{folder} was not fitted to a table; for a run of `nvdp train` there is `nvdp eval`")
-    read = read_tasks(table, Columns(columns.task, columns.x, columns.y))
+    read = read_tasks(table, replace(columns, group=None))
     say(read.note)
     least = 2 if context is None else context + 1
     usable = [(task.x, task.y) for task in read.tasks if len(task.x) >= least]

@@ -11,13 +11,13 @@ import itertools
 import lzma
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jaxtyping import Float, Int, UInt64
+from jaxtyping import Float, Int
 
 from nvdp.errors import InputError, unknown_name
 
@@ -25,30 +25,50 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_CELLS = 50_000_000  # of a file that is read at once
+MOST_LEVELS = 50  # of a column of words
 IN_PARTS = "write it as a folder of Parquet files, which is read in parts"
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 LINE = "line of the file"  # the name of an index
 DECIMAL_COMMA = re.compile(r"^\s*([+-]?\d*),(\d+)\s*$")
 DATE = r"\d{4}-\d{2}-\d{2}.*"  # ISO 8601; counted as days since 1970
+SUFFIXES = (".parquet", ".pq")
 EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
 
 
 @dataclass(frozen=True)
 class Columns:
-    """The names of a table's columns; without `task` all rows are of one task."""
+    """The names of a table's columns; without `task` all rows are of one task.
+
+    Columns that are `given` are constant within a task: numbers, or words with the `levels` of the fitted table. They
+    are further inputs: a number each, and of words an indicator of each level but the first.
+    """
 
     task: str | None
     x: tuple[str, ...]
     y: tuple[str, ...] = ()
     group: str | None = None  # tasks with the same value are held out together
+    given: tuple[str, ...] = ()
+    levels: tuple[tuple[str, ...], ...] = ()  # of each given column; none, if it holds numbers
 
     def __post_init__(self) -> None:
-        names = [*([self.task] if self.task else []), *self.x, *self.y]
+        names = [*([self.task] if self.task else []), *self.x, *self.y, *self.given]
         twice = [name for name in names if names.count(name) > 1]
         if twice:
             raise InputError(f"the column '{twice[0]}' is named {names.count(twice[0])} times; a column has one part")
         if not self.x:
             raise InputError("no column of inputs was named; expected at least one")
+
+    def learned(self, frame: "pd.DataFrame", origin: str) -> "Columns":
+        """The same columns with the levels that a table has."""
+        levels = []
+        for name in self.given:
+            _check_column(frame, name, origin)
+            words = sorted({word for word in _words(frame[name]) if word.lower() not in EMPTY})
+            numeric = all(_is_number(word) for word in words)
+            if not numeric and len(words) > MOST_LEVELS:
+                raise InputError(f"{origin}: column '{name}' holds {len(words)} words; expected at most {MOST_LEVELS}")
+            levels.append(() if numeric else tuple(words))
+        return replace(self, levels=tuple(levels))
 
 
 @dataclass(frozen=True)
@@ -154,7 +174,7 @@ def _read_csv(path: Path) -> "pd.DataFrame":
 def read_tasks(path: Path, columns: Columns) -> TaskTable:
     """The tasks of a file; of a folder of Parquet files, however large, a sample of its tasks."""
     if path.is_dir():
-        from nvdp.data.tables import stream_tasks
+        from nvdp.data.streams import stream_tasks
 
         return stream_tasks(path, columns)
     return split_tasks(read_frame(path), columns, str(path))
@@ -173,7 +193,8 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
 
     if columns.task is not None:
         _check_column(frame, columns.task, origin)
-    x, y = _numbers(frame, columns.x, origin, dates=True), _numbers(frame, columns.y, origin)
+    x, y = number_columns(frame, columns.x, origin, dates=True), number_columns(frame, columns.y, origin)
+    x = np.concatenate([x, *_given(frame, columns, origin)], 1)
     if not len(frame):
         raise InputError(f"{origin} has 0 rows; expected at least one under its column names")
     whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1))
@@ -187,6 +208,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     order = np.argsort(codes, kind="stable")
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)
     groups = _groups(frame, columns.group, parts, origin)
+    _check_given(frame, columns, parts, x, origin)
     tasks = tuple(
         TableTask(str(name), x[rows], y[rows], rows, group)
         for name, rows, group in zip(found, parts, groups, strict=True)
@@ -202,6 +224,51 @@ def _groups(frame: "pd.DataFrame", name: str | None, parts: Sequence[Any], origi
     return [str(frame[name].iloc[rows[0]]).strip() for rows in parts]
 
 
+def _words(cells: Any) -> Any:
+    return cells.astype(str).str.strip()
+
+
+def _is_number(word: str) -> bool:
+    try:
+        return np.isfinite(float(word))
+    except ValueError:
+        return False
+
+
+def _given(frame: "pd.DataFrame", columns: Columns, origin: str) -> list[Float[np.ndarray, "row column"]]:
+    """The numbers of each column that is given; NaN where its cell is empty."""
+    found = []
+    for name, levels in zip(columns.given, columns.levels, strict=True):
+        if not levels:
+            found.append(number_columns(frame, (name,), origin))
+            continue
+        _check_column(frame, name, origin)
+        words = _words(frame[name])
+        empty = empty_names(frame[name], words)
+        unknown = np.flatnonzero(~empty & ~words.isin(levels).to_numpy(dtype=bool))
+        if len(unknown):
+            line, expected = _line(frame.index, unknown[0]), ", ".join(levels)
+            raise InputError(
+                f"{origin}: column '{name}' holds '{words.iloc[unknown[0]]}' in line {line}; expected one of {expected}"
+            )
+        indicators = (
+            np.stack([(words == level).to_numpy(np.float64) for level in levels[1:]], 1) if levels[1:] else None
+        )
+        numbers = np.zeros((len(frame), 0)) if indicators is None else indicators
+        found.append(np.where(empty[:, None], np.nan, numbers))
+    return found
+
+
+def _check_given(frame: "pd.DataFrame", columns: Columns, parts: Sequence[Any], x: Any, origin: str) -> None:
+    """Refuse a task in which a given column changes."""
+    for rows in parts if columns.given else ():
+        own = x[rows, len(columns.x) :]
+        if (own != own[0]).any():
+            name = next(name for name in columns.given if frame[name].iloc[rows].nunique() > 1)
+            task = "the table" if columns.task is None else f"task '{frame[columns.task].iloc[rows[0]]}'"
+            raise InputError(f"{origin}: column '{name}' changes within {task}; name such a column in --x")
+
+
 def empty_names(cells: Any, names: Any) -> Any:
     """Which of a column's cells name no task; `names` are the same cells as stripped text."""
     return (names.str.lower().isin(EMPTY) | cells.isna()).to_numpy(dtype=bool)
@@ -214,7 +281,7 @@ def _check_column(frame: "pd.DataFrame", name: str, origin: str) -> None:
         raise InputError(f"{origin} has two columns named '{name}'")
 
 
-def _numbers(
+def number_columns(
     frame: "pd.DataFrame", names: Sequence[str], origin: str, dates: bool = False
 ) -> Float[np.ndarray, "row column"]:
     """Columns as float64; an empty cell is NaN, a word or an infinite number is refused with its line.
@@ -273,130 +340,3 @@ def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " ro
             "expected finite numbers or an empty cell"
         )
     return values
-
-
-MOST_TASKS = 20_000
-MOST_POINTS = 400  # of one task: what scoring a task uses at most
-MOST_ROWS = 1_000_000  # held while reading
-BATCH_ROWS = 131_072
-LARGEST_HASH = 2**64 - 1
-SUFFIXES = (".parquet", ".pq")
-
-
-@dataclass
-class _Sample:
-    """Rows of the tasks with the smallest hashes."""
-
-    most_tasks: int
-    most_points: int
-    most_rows: int
-    limit: int = LARGEST_HASH  # hashes above it belong to tasks that are not kept
-    names: dict[int, str] = field(default_factory=dict)
-    parts: list[tuple[Any, ...]] = field(default_factory=list)  # hash, key, row number, x, y
-    held: int = 0
-
-    def add(self, named: dict[int, str], hashes: UInt64[np.ndarray, " row"], *columns: Any) -> None:
-        """Take in the rows of a batch: the hash of each, then its key, row number, x and y; and the names of hashes."""
-        keep = hashes <= np.uint64(self.limit)
-        self.parts.append(tuple(column[keep] for column in (hashes, *columns)))
-        self.names |= {value: name for value, name in named.items() if value <= self.limit}
-        self.held += int(keep.sum())
-        if self.held > self.most_rows or len(self.names) > 2 * self.most_tasks:
-            self.compact()
-
-    def compact(self) -> None:
-        """Drop rows of a task beyond its share, then whole tasks, those with the largest hashes first."""
-        hashes, keys, rows, x, y = (np.concatenate(column) for column in zip(*self.parts, strict=True))
-        order = np.lexsort((keys, hashes))  # by task, and at random within each
-        starts = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0]) if len(order) else np.empty(0, int)
-        place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
-        order = order[place < self.most_points]
-        tasks, counts = np.unique(hashes[order], return_counts=True)
-        kept = min(self.most_tasks, max(1, int(np.searchsorted(np.cumsum(counts), self.most_rows // 2, "right"))))
-        if kept < len(tasks):
-            self.limit = int(tasks[kept - 1])
-            order = order[hashes[order] <= np.uint64(self.limit)]
-        self.names = {int(value): self.names[int(value)] for value in tasks[:kept]}
-        self.parts = [(hashes[order], keys[order], rows[order], x[order], y[order])]
-        self.held = len(order)
-
-
-def stream_tasks(
-    folder: Path,
-    columns: Columns,
-    most_tasks: int = MOST_TASKS,
-    most_points: int = MOST_POINTS,
-    most_rows: int = MOST_ROWS,
-) -> TaskTable:
-    """A sample of the tasks of all Parquet files in a folder and the folders in it; all tasks if there are few."""
-    if columns.group is not None:
-        raise InputError(f"--split-by {columns.group} needs one file; {folder} is a folder")
-    sample = _Sample(most_tasks, most_points, most_rows)
-    seen = dropped = 0
-    chance = np.random.default_rng(0)  # which rows of a long task are kept
-    for frame, origin in _frames(folder, columns):
-        rows = np.arange(seen, seen + len(frame))
-        seen += len(frame)
-        x, y = _numbers(frame, columns.x, origin, dates=True), _numbers(frame, columns.y, origin)
-        named, hashes, empty = _names(frame, columns.task)
-        whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1) | empty)
-        dropped += int((~whole).sum())
-        keys = chance.random(len(frame), dtype=np.float32)
-        sample.add(named, *(column[whole] for column in (hashes, keys, rows, x, y)))
-    if not seen:
-        raise InputError(f"{folder} has 0 rows in its Parquet files; expected at least one")
-    if not sample.held:
-        raise InputError(f"{folder}: each of its {seen} rows has an empty cell; nothing is left")
-    sample.compact()
-    tasks = tuple(_tasks(sample))
-    # Hashes are uniform: the share of all tasks that was kept is the share of hashes.
-    in_all = None if sample.limit == LARGEST_HASH else round(len(tasks) * LARGEST_HASH / sample.limit)
-    return TaskTable(tasks, seen, dropped, in_all)
-
-
-def _frames(folder: Path, columns: Columns) -> Iterator[tuple["pd.DataFrame", str]]:
-    try:
-        import pyarrow as pa
-        from pyarrow import dataset
-    except ImportError:
-        raise InputError(f"{folder}: reading Parquet needs pyarrow; pip install pyarrow") from None
-    files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    if not files:
-        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
-    wanted = [*([columns.task] if columns.task else []), *columns.x, *columns.y]
-    try:
-        table = dataset.dataset(files, format="parquet")
-        for name in wanted:
-            if name not in table.schema.names:
-                raise InputError(f"{folder}: {unknown_name('column', name, table.schema.names)}")
-        batches = table.to_batches(
-            columns=wanted, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-        )
-        for batch in batches:
-            yield batch.to_pandas(), str(folder)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
-
-
-def _names(frame: "pd.DataFrame", task: str | None) -> tuple[dict[int, str], UInt64[np.ndarray, " row"], Any]:
-    """The tasks of a batch by their hashes, the hash of every row, and which rows name no task."""
-    import pandas as pd
-
-    if task is None:
-        return {0: ""}, np.zeros(len(frame), np.uint64), np.zeros(len(frame), bool)
-    codes, found = pd.factorize(frame[task])  # a name is stripped, compared and hashed once, however many rows it has
-    cells = pd.Series(found)
-    names = cells.astype(str).str.strip()
-    empty = np.append(empty_names(cells, names), True)
-    hashes = np.append(pd.util.hash_array(names.to_numpy(object), categorize=False), np.uint64(0))
-    whole = [index for index in range(len(names)) if not empty[index]]
-    return {int(hashes[index]): names[index] for index in whole}, hashes[codes], empty[codes]
-
-
-def _tasks(sample: _Sample) -> Iterator[TableTask]:
-    hashes, _, rows, x, y = sample.parts[0]
-    bounds = np.flatnonzero(np.diff(hashes)) + 1
-    for part in np.split(np.arange(len(hashes)), bounds):
-        order = part[np.argsort(rows[part])]
-        numbers: Float[np.ndarray, "point x"] = x[order]
-        yield TableTask(sample.names[int(hashes[part[0]])], numbers, y[order], rows[order])

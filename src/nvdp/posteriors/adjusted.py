@@ -61,6 +61,11 @@ class Adjustment:
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
 
 
+def is_ordered(process: Any, inputs: int) -> bool:
+    """Whether only the first input changes within a task, so that points may lie beyond a context."""
+    return inputs == 1 if process is None else process.kernel.varying == (0,)
+
+
 def blend(first: Prediction, second: Prediction, share: float) -> Prediction:
     """The mixture of two predictions; `share` is the weight of the first.
 
@@ -283,10 +288,12 @@ class AdjustedPosterior:
     def _factor(self, x: Any, prediction: Prediction) -> Tensor:
         """Of each point: tasks with few context points, and points beyond them, have factors of their own."""
         inside, beyond = (self.adjustment.factor(self.counts, ahead) for ahead in (False, True))
-        if self.points is None or self.points.x.shape[-1] > 1 or not bool(self.counts.any()):
+        points = self.points
+        if points is None or not is_ordered(self.adjustment.process, points.x.shape[-1]) or not bool(self.counts.any()):
             return inside[0] if self.single else inside[:, None, None]
-        last = torch.where(self.points.mask, self.points.x[..., 0].double(), -math.inf).amax(1)
-        at = torch.as_tensor(x, dtype=torch.float64).reshape(-1, prediction.stds.shape[-2])
+        last = torch.where(points.mask, points.x[..., 0].double(), -math.inf).amax(1)
+        at = torch.as_tensor(x, dtype=torch.float64)
+        at = (at if at.dim() == 1 else at[..., 0]).reshape(-1, prediction.stds.shape[-2])
         ahead = (at > last[:, None]) & (self.counts > 0)[:, None]
         factor = torch.where(ahead, beyond[:, None], inside[:, None])[..., None]
         return factor[0] if self.single else factor

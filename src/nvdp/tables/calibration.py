@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nvdp.data.frames import FrameTasks
 from nvdp.models.hierarchical_gp import HierarchicalGP
-from nvdp.posteriors.adjusted import Adjustment, blend
+from nvdp.posteriors.adjusted import Adjustment, blend, is_ordered
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.prior import fit_prior
 from nvdp.tables.tasks import in_folds
@@ -43,12 +43,12 @@ class Errors:
     ahead: Bool[Tensor, " output"]  # beyond the last point of the context
 
     @classmethod
-    def of(cls, prediction: Prediction, batch: TaskBatch) -> Self:
+    def of(cls, prediction: Prediction, batch: TaskBatch, ordered: bool) -> Self:
         """The errors of a batch of tasks."""
         half = (prediction.quantile(0.5 + LEVEL / 2) - prediction.quantile(0.5 - LEVEL / 2)) / 2
         target = _known(batch)
         last = torch.where(batch.is_context, batch.x[..., 0], -math.inf).amax(1, keepdim=True)
-        ahead = (batch.x[..., 0] > last) & last.isfinite() & (batch.x.shape[-1] == 1)
+        ahead = (batch.x[..., 0] > last) & last.isfinite() & ordered
         size = batch.is_context.sum(1)[:, None, None]
         return cls(
             ((batch.y - prediction.mean).abs() / half)[target],
@@ -101,16 +101,17 @@ def adjusted(
     parts = [part for batch in batches for part in _parts(batch)]
     network = [alone.adapt(model, part.context).predict(part.x) for part in parts]
     errors, share = [], 1.0
+    ordered = is_ordered(process, batches[0].x.shape[-1])
     if process is None:
-        errors = [Errors.of(each, part) for each, part in zip(network, parts, strict=True)]
+        errors = [Errors.of(each, part, ordered) for each, part in zip(network, parts, strict=True)]
     else:
         others = [process.given(part.context).predict(part.x.double()) for part in parts]
         share = round(_best_share(network, others, parts) * tasks / (tasks + DOUBT_OF_NETWORK), 3)
         blended = (blend(ours, theirs, share) for ours, theirs in zip(network, others, strict=True))
-        errors = [Errors.of(each, part) for each, part in zip(blended, parts, strict=True)]
+        errors = [Errors.of(each, part, ordered) for each, part in zip(blended, parts, strict=True)]
         if training is not None and tasks < ENOUGH:
             crossed = training.sets[:MOST_CROSSED]
-            errors += _crossed(process, replace(training, sets=tuple(crossed)))
+            errors += _crossed(process, replace(training, sets=tuple(crossed)), ordered)
             tasks += len(crossed)
     inside, ahead = _factors(Errors.joined(errors), tasks)
     return Adjustment(process, around, share, SIZES, inside, ahead)
@@ -139,14 +140,14 @@ def _best_share(network: list[Prediction], process: list[Prediction], batches: l
     return SHARES[int(scores.argmax())]
 
 
-def _crossed(process: HierarchicalGP, training: FrameTasks) -> list[Errors]:
+def _crossed(process: HierarchicalGP, training: FrameTasks, ordered: bool) -> list[Errors]:
     """Errors of the process for tasks that it has not been fitted to: fold by fold."""
     found = []
     for others, fold in in_folds(list(training.sets), min(FOLDS, len(training.sets)), seed=0):
         fitted = fit_prior(others, process.kernel.parts, start=process)
         for batch in replace(training, sets=tuple(fold)).scored_batches(0, len(fold)):
             for part in _parts(batch):
-                found.append(Errors.of(fitted.given(part.context).predict(part.x.double()), part))
+                found.append(Errors.of(fitted.given(part.context).predict(part.x.double()), part, ordered))
     return found
 
 

@@ -9,6 +9,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nvdp.errors import InputError
+from nvdp.loading import Predictor
 from nvdp.models.registry import model_spec
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.tasks import as_tasks, split_held_out, standardised_classes
@@ -70,7 +71,8 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
         config = class_config(self.model, training.x_dim, training.y_dim, self.steps, seed)
         way = Candidate("as they are", config, training)
         score = held_out_score(held_out.scored_batches(seed))
-        return self._take(fit_best([way], score, self._seconds(), self._shown()), units)
+        outcome = fit_best([way], score, self._seconds(), self._shown())
+        return self._take(outcome, Predictor(outcome.model, units, outcome.config))
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the support: a few labelled rows of each class of a new task."""

@@ -12,7 +12,6 @@ from sklearn.exceptions import NotFittedError
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, load
 from nvdp.training.early_stopping import FitOutcome, Shown
-from nvdp.units import Units
 
 _KEPT_BY_CLONE = ("predictor_", "meta_score_", "meta_steps_")
 
@@ -54,8 +53,8 @@ class MetaEstimator(BaseEstimator):
         with torch.no_grad():
             self._posterior = self._meta().adapt(*self._context)
 
-    def _take(self, outcome: FitOutcome, units: Units) -> Self:
-        self.predictor_ = Predictor(outcome.model, units, outcome.config)
+    def _take(self, outcome: FitOutcome, predictor: Predictor) -> Self:
+        self.predictor_ = predictor
         self.meta_score_, self.meta_steps_ = outcome.score, outcome.steps
         self.__dict__.pop("_posterior", None)
         return self

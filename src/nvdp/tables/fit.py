@@ -16,7 +16,7 @@ import torch
 
 from nvdp.data.frames import Augmentation, FrameTasks
 from nvdp.data.source import TaskSource
-from nvdp.data.tables import Columns, TaskTable, read_tasks
+from nvdp.data.tables import Columns, TaskTable, read_frame, read_tasks, split_tasks
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, write_fit
 from nvdp.models.hierarchical_gp import HierarchicalGP
@@ -27,7 +27,7 @@ from nvdp.tables import rivals
 from nvdp.tables.calibration import adjusted
 from nvdp.tables.prior import DrawnTasks, fit_prior
 from nvdp.tables.rivals import SCORED_CASES, Case, Rival, score_cases, scored_cases, summary
-from nvdp.tables.tasks import Arrays, folds_of_groups, split_groups, standardised
+from nvdp.tables.tasks import Arrays, folds_of_groups, is_ordered, split_groups, standardised
 from nvdp.tasks import TaskBatch
 from nvdp.training.early_stopping import CHECKS, PATIENCE, Candidate, Clock, FitOutcome, Shown, fit_best, held_out_score
 from nvdp.training.presets import SMALL, table_config
@@ -137,7 +137,7 @@ class HowToFit:
 
     model: str = AUTO
     steps: int = MOST_STEPS
-    minutes: float = 5.0
+    minutes: float | None = 5.0  # None: no limit but the steps
     seed: int = 0
     progress: bool = False
     device: str = "cpu"
@@ -205,7 +205,7 @@ def fit_tasks(training: list[Arrays], ending: list[Arrays], how: HowToFit) -> Fi
     ways = [
         _scored_around(way, batches) for way in candidates(how.model, source, len(training), how.steps, how.seed, prior)
     ]
-    outcome = fit_best(ways, held_out_score(batches), 60 * how.minutes, shown)
+    outcome = fit_best(ways, held_out_score(batches), None if how.minutes is None else 60 * how.minutes, shown)
     chosen = next(way for way in ways if way.name == outcome.recipe)
     around = isinstance(chosen.source, DrawnTasks) and chosen.source.residuals
     more = held_out.scored_batches(how.seed, MOST_CALIBRATING)
@@ -232,7 +232,7 @@ def _scored_around(way: Candidate, batches: Sequence[TaskBatch]) -> Candidate:
 
 def _source(tasks: list[Arrays], units: Units, forecast: bool) -> FrameTasks:
     source = standardised(tasks, units)
-    ordered = source.x_dim == 1
+    ordered = is_ordered(tasks)
     return replace(source, forecasts=1.0 if forecast else FORECASTS if ordered else 0.0)
 
 
@@ -248,7 +248,12 @@ def fit_table(
     A fifth of the tasks is kept back and scored. With `folds` no task is: the scores are then those of as many further
     fits, each of which has never seen the tasks that it is scored on.
     """
-    table = read_tasks(file, columns)
+    if columns.given and not file.is_dir():
+        frame = read_frame(file)
+        columns = columns.learned(frame, str(file))
+        table = split_tasks(frame, columns, str(file))
+    else:
+        table = read_tasks(file, columns)
     tasks = usable_tasks(table, str(file))
     groups: list[Any] = [task.group or place for place, task in enumerate(table.tasks) if len(task.x) >= 2]
     number = len(set(groups))
@@ -363,7 +368,7 @@ class TableScores:
 
     def add(self, fitted: Fitted, scored: list[Arrays]) -> None:
         """Score tasks that the fit has not learned from."""
-        ordered, seed = scored[0][0].shape[1] == 1, self.seed + self.folds
+        ordered, seed = is_ordered(scored), self.seed + self.folds
         self.folds += 1
         everyone = competitors(fitted, ordered, self.seed)
         self.ours = next(iter(everyone))

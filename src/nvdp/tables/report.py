@@ -32,6 +32,7 @@ def sections(report: dict[str, Any], columns: Columns) -> list[Section]:
         f"{rows['read']:,} rows ({rows['left_out']:,} left out). {tasks['training']} tasks for training, "
         f"{tasks['ending']} for early stopping and calibration, {tasks['held_out']} held out for the scores. "
         f"Task: {columns.task}; inputs: {', '.join(columns.x)}; outputs: {', '.join(columns.y)}."
+        + (f" Given of each task: {', '.join(columns.given)}." if columns.given else "")
     )
     found: list[Section] = [("Verdict", [report["verdict"]], []), ("Data", [data], [])]
     kinds = {"the first points" if report["forecast"] else "random points": report["scores"]}

@@ -192,6 +192,11 @@ def in_folds(tasks: list[Held], folds: int, seed: int) -> list[tuple[list[Held],
     ]
 
 
+def is_ordered(tasks: Sequence[Arrays]) -> bool:
+    """Whether only the first input changes within tasks, so that they have points that come first."""
+    return all((x[:, 1:] == x[:1, 1:]).all() for x, _ in tasks)
+
+
 def standardised(tasks: list[Arrays], units: Units) -> FrameTasks:
     """Tasks as a source to train on."""
     return FrameTasks(tuple((_trained_on(units.x_in(x)), _trained_on(units.y_in(y))) for x, y in tasks))

@@ -1,0 +1,146 @@
+"""Folders of Parquet files, however large: a sample of their tasks is read in one pass.
+
+The tasks whose names have the smallest hashes are kept, so that memory is bounded and the sample does not depend on
+the order of the files.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jaxtyping import Float, UInt64
+
+from nvdp.data.tables import SUFFIXES, Columns, TableTask, TaskTable, empty_names, number_columns
+from nvdp.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_TASKS = 20_000
+MOST_POINTS = 400  # of one task: what scoring a task uses at most
+MOST_ROWS = 1_000_000  # held while reading
+BATCH_ROWS = 131_072
+LARGEST_HASH = 2**64 - 1
+
+
+@dataclass
+class _Sample:
+    """Rows of the tasks with the smallest hashes."""
+
+    most_tasks: int
+    most_points: int
+    most_rows: int
+    limit: int = LARGEST_HASH  # hashes above it belong to tasks that are not kept
+    names: dict[int, str] = field(default_factory=dict)
+    parts: list[tuple[Any, ...]] = field(default_factory=list)  # hash, key, row number, x, y
+    held: int = 0
+
+    def add(self, named: dict[int, str], hashes: UInt64[np.ndarray, " row"], *columns: Any) -> None:
+        """Take in the rows of a batch: the hash of each, then its key, row number, x and y; and the names of hashes."""
+        keep = hashes <= np.uint64(self.limit)
+        self.parts.append(tuple(column[keep] for column in (hashes, *columns)))
+        self.names |= {value: name for value, name in named.items() if value <= self.limit}
+        self.held += int(keep.sum())
+        if self.held > self.most_rows or len(self.names) > 2 * self.most_tasks:
+            self.compact()
+
+    def compact(self) -> None:
+        """Drop rows of a task beyond its share, then whole tasks, those with the largest hashes first."""
+        hashes, keys, rows, x, y = (np.concatenate(column) for column in zip(*self.parts, strict=True))
+        order = np.lexsort((keys, hashes))  # by task, and at random within each
+        starts = np.flatnonzero(np.r_[True, np.diff(hashes[order]) != 0]) if len(order) else np.empty(0, int)
+        place = np.arange(len(order)) - np.repeat(starts, np.diff(np.r_[starts, len(order)]))
+        order = order[place < self.most_points]
+        tasks, counts = np.unique(hashes[order], return_counts=True)
+        kept = min(self.most_tasks, max(1, int(np.searchsorted(np.cumsum(counts), self.most_rows // 2, "right"))))
+        if kept < len(tasks):
+            self.limit = int(tasks[kept - 1])
+            order = order[hashes[order] <= np.uint64(self.limit)]
+        self.names = {int(value): self.names[int(value)] for value in tasks[:kept]}
+        self.parts = [(hashes[order], keys[order], rows[order], x[order], y[order])]
+        self.held = len(order)
+
+
+def stream_tasks(
+    folder: Path,
+    columns: Columns,
+    most_tasks: int = MOST_TASKS,
+    most_points: int = MOST_POINTS,
+    most_rows: int = MOST_ROWS,
+) -> TaskTable:
+    """A sample of the tasks of all Parquet files in a folder and the folders in it; all tasks if there are few."""
+    if columns.group is not None:
+        raise InputError(f"--split-by {columns.group} needs one file; {folder} is a folder")
+    if columns.given:
+        raise InputError(f"--given {','.join(columns.given)} needs one file; {folder} is a folder")
+    sample = _Sample(most_tasks, most_points, most_rows)
+    seen = dropped = 0
+    chance = np.random.default_rng(0)  # which rows of a long task are kept
+    for frame, origin in _frames(folder, columns):
+        rows = np.arange(seen, seen + len(frame))
+        seen += len(frame)
+        x, y = number_columns(frame, columns.x, origin, dates=True), number_columns(frame, columns.y, origin)
+        named, hashes, empty = _names(frame, columns.task)
+        whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1) | empty)
+        dropped += int((~whole).sum())
+        keys = chance.random(len(frame), dtype=np.float32)
+        sample.add(named, *(column[whole] for column in (hashes, keys, rows, x, y)))
+    if not seen:
+        raise InputError(f"{folder} has 0 rows in its Parquet files; expected at least one")
+    if not sample.held:
+        raise InputError(f"{folder}: each of its {seen} rows has an empty cell; nothing is left")
+    sample.compact()
+    tasks = tuple(_tasks(sample))
+    # Hashes are uniform: the share of all tasks that was kept is the share of hashes.
+    in_all = None if sample.limit == LARGEST_HASH else round(len(tasks) * LARGEST_HASH / sample.limit)
+    return TaskTable(tasks, seen, dropped, in_all)
+
+
+def _frames(folder: Path, columns: Columns) -> Iterator[tuple["pd.DataFrame", str]]:
+    try:
+        import pyarrow as pa
+        from pyarrow import dataset
+    except ImportError:
+        raise InputError(f"{folder}: reading Parquet needs pyarrow; pip install pyarrow") from None
+    files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if not files:
+        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
+    wanted = [*([columns.task] if columns.task else []), *columns.x, *columns.y]
+    try:
+        table = dataset.dataset(files, format="parquet")
+        for name in wanted:
+            if name not in table.schema.names:
+                raise InputError(f"{folder}: {unknown_name('column', name, table.schema.names)}")
+        batches = table.to_batches(
+            columns=wanted, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+        )
+        for batch in batches:
+            yield batch.to_pandas(), str(folder)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
+
+
+def _names(frame: "pd.DataFrame", task: str | None) -> tuple[dict[int, str], UInt64[np.ndarray, " row"], Any]:
+    """The tasks of a batch by their hashes, the hash of every row, and which rows name no task."""
+    import pandas as pd
+
+    if task is None:
+        return {0: ""}, np.zeros(len(frame), np.uint64), np.zeros(len(frame), bool)
+    codes, found = pd.factorize(frame[task])  # a name is stripped, compared and hashed once, however many rows it has
+    cells = pd.Series(found)
+    names = cells.astype(str).str.strip()
+    empty = np.append(empty_names(cells, names), True)
+    hashes = np.append(pd.util.hash_array(names.to_numpy(object), categorize=False), np.uint64(0))
+    whole = [index for index in range(len(names)) if not empty[index]]
+    return {int(hashes[index]): names[index] for index in whole}, hashes[codes], empty[codes]
+
+
+def _tasks(sample: _Sample) -> Iterator[TableTask]:
+    hashes, _, rows, x, y = sample.parts[0]
+    bounds = np.flatnonzero(np.diff(hashes)) + 1
+    for part in np.split(np.arange(len(hashes)), bounds):
+        order = part[np.argsort(rows[part])]
+        numbers: Float[np.ndarray, "point x"] = x[order]
+        yield TableTask(sample.names[int(hashes[part[0]])], numbers, y[order], rows[order])
