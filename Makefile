@@ -24,7 +24,7 @@ help:
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,bench,botorch,web,tables,examples,export,postgres]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,docs,tensorboard,bench,botorch,web,tables,excel,examples,export,postgres]'
 	touch $@
 
 install: $(VENV)/installed

@@ -19,6 +19,7 @@ from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.models.registry import build_model
 from nvdp.plots.curves import RegretPanel, figure_regret
+from nvdp.posteriors.adjusted import Adjustment
 from nvdp.units import Units
 
 NAMES = ("nvdp", "cnp", "np", "np+cnp", "nvdp-attentive")  # every kind of posterior, with a memory and without
@@ -156,6 +157,18 @@ def test_a_task_never_seen_has_the_prior(cnp):
     prior = NVDPModel(cnp, numbers(0, 2), numbers(0, 1), samples=4).posterior(numbers(3, 2))
     expected = cnp.eval().adapt(np.zeros((0, 2)), np.zeros((0, 1))).predict(numbers(3, 2)).mean
     torch.testing.assert_close(prior.mean, expected.double(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_calibration_of_a_fit_stretches_the_functions(cnp):
+    x, y, at = numbers(5, 2), numbers(5, 1), numbers(3, 2)
+    plain, wide = (
+        NVDPModel(
+            Predictor(cnp.eval(), Units.identity(2, 1), adjustment=Adjustment(factors=(factor,))), x, y, samples=8
+        )
+        for factor in (1.0, 2.0)
+    )
+    torch.testing.assert_close(wide.posterior(at).variance, 4 * plain.posterior(at).variance)
+    torch.testing.assert_close(wide.posterior(at).mean, plain.posterior(at).mean)
 
 
 def test_botorch_is_not_imported_before_it_is_asked_for():

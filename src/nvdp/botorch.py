@@ -112,7 +112,7 @@ class NVDPModel(Model):
 
     Args:
         model: A `Predictor`, as `nvdp.load` gives it, an `NVDPRegressor` after `meta_fit`, or a regression model. X and
-            Y are in its units. Functions are those of the network: the calibration of ``nvdp fit`` is not applied.
+            Y are in its units. Functions are those of the network, stretched by the calibration of ``nvdp fit``.
         train_X: Inputs of the observations; there may be none.
         train_Y: Their values.
         samples: How many functions are drawn.
@@ -159,6 +159,8 @@ class NVDPModel(Model):
         self._units = self.predictor.units.of_context(x, y)
         posterior = self.meta_model.adapt(*self._units.points_in(x, y))
         self._functions = posterior.functions(samples, seed)
+        points = torch.tensor([x.shape[1]])
+        self._factor = 1.0 if known.adjustment is None else float(known.adjustment.factor(points))
         # Where σ does not depend on the point, all of it is noise; elsewhere what lies above the floor is doubt.
         likelihood = posterior.likelihood
         assert isinstance(likelihood, GaussianLikelihood)
@@ -212,7 +214,9 @@ class NVDPModel(Model):
         if self.lean:
             open_part = (std.square() - floor.square()).clamp(min=torch.finfo(std.dtype).eps).sqrt()
             mean = mean + self._lean.to(mean)[:, None, None, None] * open_part
-        scaled = self._units.y_out(Prediction(mean, floor if self.lean else std))
+        centre, noise_std = mean.mean(0), floor if self.lean else std
+        stretched = mean if self._factor == 1 else centre + self._factor * (mean - centre)
+        scaled = self._units.y_out(Prediction(stretched, self._factor * noise_std))
         last = (X.shape[-2], self.num_outputs)
         split, shape = (tasks.numel(), extra.numel(), *last), (*batch, *last)
         values, noise = (

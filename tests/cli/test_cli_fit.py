@@ -52,6 +52,7 @@ def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
     assert report["model"] in report["verdict"]
     assert "process.safetensors" in names
     assert 0 <= report["network_share"] <= 1
+    assert len(report["worst"]) == report["tasks"]["scored"]
     page, text = ((model / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert report["verdict"] in text
     assert "data:image/png;base64," in page
@@ -132,7 +133,7 @@ def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
 
 
 def test_the_settings_that_were_chosen_are_those_that_are_saved(model):
-    from nvdp.tables.fit import RECIPES
+    from nvdp.tables.recipes import RECIPES
     from nvdp.training.config import RunConfig
 
     recipe = RECIPES[json.loads((model / "fit.json").read_text())["report"]["recipe"].split(", ", 1)[1]]

@@ -159,3 +159,16 @@ def test_given_columns_are_numbers_or_indicators_and_constant_within_a_task(tmp_
     frame.loc[frame.index[1], "diet"] = "oats"
     with pytest.raises(InputError, match="column 'diet' changes within task 'a'; name such a column in --x"):
         split_tasks(frame, columns)
+
+
+def test_an_excel_file_is_read_like_a_csv(tmp_path):
+    frame = pd.DataFrame(
+        {"tree": ["007", "007"], "day": pd.to_datetime(["2024-01-01", "2024-01-03"]), "size": [1.5, None]}
+    )
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    table = read_tasks(tmp_path / "t.xlsx", COLUMNS)
+    assert (table.tasks[0].name, table.tasks[0].x[0, 0], table.tasks[0].y.item()) == ("007", 19723.0, 1.5)
+    assert table.dropped == 1
+    (tmp_path / "t.xlsx").write_bytes(b"PK no workbook")
+    with pytest.raises(InputError, match="cannot be read as a table"):
+        read_tasks(tmp_path / "t.xlsx", COLUMNS)

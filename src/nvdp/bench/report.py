@@ -319,6 +319,8 @@ def _section(result: dict[str, Any]) -> Iterator[str]:
     name, suite = result["suite"], SUITES[result["suite"]]
     yield f"## {suite.title.split(':')[0]}\n"
     yield TEXTS[name] + "\n"
+    if name == "tables":
+        yield tables.goals(result["rows"])
     yield "| " + " | ".join(suite.columns) + " |"
     yield "|" + " --- |" * len(suite.columns)
     for row in result["rows"]:

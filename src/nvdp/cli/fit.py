@@ -28,7 +28,9 @@ GRID, DRAWN = 200, 4
 def fit(
     file: Annotated[
         Path,
-        typer.Argument(help="A CSV (also with ; or as .gz) or Parquet file, one row a point; or a folder of Parquet."),
+        typer.Argument(
+            help="A CSV (also with ; or as .gz), Excel or Parquet file, one row a point; or a folder of Parquet."
+        ),
     ],
     task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
     x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31.")],

@@ -10,6 +10,7 @@ import gzip
 import itertools
 import lzma
 import re
+import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +33,8 @@ LINE = "line of the file"  # the name of an index
 DECIMAL_COMMA = re.compile(r"^\s*([+-]?\d*),(\d+)\s*$")
 DATE = r"\d{4}-\d{2}-\d{2}.*"  # ISO 8601; counted as days since 1970
 SUFFIXES = (".parquet", ".pq")
+EXCEL = ".xlsx"
+MOST_UNPACKED = 500_000_000  # bytes of a workbook
 EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
 
 
@@ -103,21 +106,34 @@ class TaskTable:
 
 
 def read_frame(path: Path) -> "pd.DataFrame":
-    """A CSV or Parquet file, every CSV cell as text; a CSV may be packed as .gz, .bz2 or .xz.
+    """A CSV, Parquet or Excel file, cells of CSV and Excel as text; a CSV may be packed as .gz, .bz2 or .xz.
 
     A row with more or fewer cells than the header is refused with its line. The index of a CSV file are its lines.
     """
     import pandas as pd
 
     try:
+        if path.suffix.lower() == EXCEL:
+            return _read_excel(path)
         return _read_parquet(path) if path.suffix.lower() in SUFFIXES else _read_csv(path)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
     except ImportError:
-        raise InputError(f"{path}: reading Parquet needs pyarrow; pip install pyarrow, or give a CSV file") from None
+        package = "openpyxl" if path.suffix.lower() == EXCEL else "pyarrow"
+        raise InputError(f"{path}: reading it needs {package}; pip install {package}, or give a CSV file") from None
     except InputError:
         raise
-    except (pd.errors.ParserError, csv.Error, UnicodeError, OSError, EOFError, ValueError, zlib.error) as error:
+    except (
+        pd.errors.ParserError,
+        csv.Error,
+        UnicodeError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        zlib.error,
+        zipfile.BadZipFile,
+    ) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InputError(f"{path} cannot be read as a table: {reason}") from None
 
@@ -131,6 +147,19 @@ def _read_parquet(path: Path) -> "pd.DataFrame":
     if cells > MOST_CELLS:
         raise InputError(f"{path} holds {cells:,} cells; {MOST_CELLS:,} are read at once: {IN_PARTS}")
     return pd.read_parquet(path)
+
+
+def _read_excel(path: Path) -> "pd.DataFrame":
+    """The first sheet of a workbook, every cell as text."""
+    import pandas as pd
+
+    with zipfile.ZipFile(path) as archive:
+        size = sum(each.file_size for each in archive.infolist())
+    if size > MOST_UNPACKED:
+        raise InputError(f"{path} holds {size:,} bytes unpacked; {MOST_UNPACKED:,} are read at once: {IN_PARTS}")
+    frame = pd.read_excel(path, dtype=str, engine="openpyxl").fillna("")
+    frame.columns = [str(name).strip() for name in frame.columns]
+    return frame
 
 
 def _read_csv(path: Path) -> "pd.DataFrame":

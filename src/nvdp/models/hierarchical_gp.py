@@ -138,9 +138,7 @@ class HierarchicalGP:
         scale = scale * torch.exp(SPREAD * normal(count, 2))
         covariance = self.kernel.of_task(own, x, output) * scale[:, :1, None].square()
         covariance.diagonal(dim1=1, dim2=2).add_(1e-5)
-        factor, failed = torch.linalg.cholesky_ex(covariance)
-        if failed.any():  # an extreme draw
-            factor = torch.linalg.cholesky(covariance + 1e-3 * torch.eye(x.shape[1]).to(covariance))
+        factor = _cholesky(covariance)
         weights = self.curve + normal(count, len(self.curve)) @ torch.linalg.cholesky(self.curve_covariance).mT
         y = (self.kernel.curve_features(self.values, x, output) @ weights[..., None])[..., 0]
         y = y + (factor @ normal(count, x.shape[1], 1))[..., 0]
@@ -186,6 +184,15 @@ class HierarchicalGP:
         )
 
 
+def _cholesky(covariance: Float[Tensor, "*batch point point"]) -> Float[Tensor, "*batch point point"]:
+    """The factor; where rounding or an extreme draw makes it fail, that of a slightly larger diagonal."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if not bool(failed.any()):
+        return factor
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    return torch.linalg.cholesky(covariance + 1e-3 * (1 + size) * torch.eye(covariance.shape[-1]).to(covariance))
+
+
 def _first(log_weights: Tensor | None) -> Tensor | None:
     """The weights of the first task."""
     return None if log_weights is None else log_weights[:, 0]
@@ -206,7 +213,7 @@ class ConditionedGP:
             process = self._of_few_scales()
         mean, covariance, noise = process.whole(known)
         both = known.mask[:, :, None] & known.mask[:, None, :]
-        factor = torch.linalg.cholesky(covariance * both + torch.diag_embed(torch.where(known.mask, noise, 1.0)))
+        factor = _cholesky(covariance * both + torch.diag_embed(torch.where(known.mask, noise, 1.0)))
         error = torch.where(known.mask, known.y - mean, 0.0)[..., None].expand(len(noise), -1, -1, -1)
         white = torch.linalg.solve_triangular(factor, error, upper=False)
         likelihood = -0.5 * white.square().sum((-2, -1)) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -245,7 +252,7 @@ class ConditionedGP:
         log_weights = self.log_weights
         mean, covariance, noise = self._at(x, whole=True)
         chosen = torch.multinomial(log_weights.exp().mT, samples, replacement=True, generator=generator).mT
-        root = torch.linalg.cholesky(covariance + 1e-5 * torch.eye(mean.shape[-1]).to(mean))
+        root = _cholesky(covariance + 1e-5 * torch.eye(mean.shape[-1]).to(mean))
         tasks = torch.arange(mean.shape[1]).expand(samples, -1)
         normal = torch.randn(samples, *mean.shape[1:], 1, generator=generator, dtype=mean.dtype)
         functions = mean[chosen, tasks] + (root[chosen, tasks] @ normal)[..., 0]

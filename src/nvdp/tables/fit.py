@@ -7,128 +7,41 @@ also give the factors of calibration. The scored tasks are used once, at the end
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from nvdp.data.frames import Augmentation, FrameTasks
-from nvdp.data.source import TaskSource
+from nvdp.data.frames import FrameTasks
 from nvdp.data.tables import Columns, TaskTable, read_frame, read_tasks, split_tasks
 from nvdp.errors import InputError
 from nvdp.loading import Predictor, write_fit
 from nvdp.models.hierarchical_gp import HierarchicalGP
-from nvdp.models.registry import model_spec
 from nvdp.posteriors.adjusted import Adjustment
 from nvdp.system import new_folder, terminated_as_exit
 from nvdp.tables import rivals
 from nvdp.tables.calibration import adjusted
 from nvdp.tables.prior import DrawnTasks, fit_prior
+from nvdp.tables.recipes import AUTO, candidates
 from nvdp.tables.rivals import SCORED_CASES, Case, Rival, score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, folds_of_groups, is_ordered, split_groups, standardised
 from nvdp.tasks import TaskBatch
-from nvdp.training.early_stopping import CHECKS, PATIENCE, Candidate, Clock, FitOutcome, Shown, fit_best, held_out_score
-from nvdp.training.presets import SMALL, table_config
+from nvdp.training.early_stopping import Candidate, Clock, FitOutcome, Shown, fit_best, held_out_score
 from nvdp.units import Units
 
-AUTO, AUTO_MODEL = "auto", "nvdp-attentive"
 MOST_STEPS = 30_000
 SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
 MOST_ROWS = 10_000  # of one task; a step uses 100 of them
 STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
 FEWEST_FOR_PRIOR = 6  # training tasks
 FORECASTS = 0.3  # share of training contexts that are what comes first, where x is ordered
+WORST = 5  # tasks of the report
 MOST_CALIBRATING = 300  # held-out tasks that calibrate
 CONTEXTS = (1, 2, 4, 8)  # sizes at which the learning curve of the report is measured
 GP_ALONE, MEAN_CURVE = rivals.GP_ALONE, rivals.MEAN_CURVE
 CaseScores = dict[str, list[Case]]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What keeps a model from overfitting few tasks: drawn tasks, augmentation, a smaller or better informed model."""
-
-    drawn: bool = False  # tasks of the prior are mixed with the real ones
-    residuals: bool = False  # the network predicts residuals of the prior
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    model: dict[str, Any] = field(default_factory=dict)  # settings that differ
-    kl: float = 1.0  # times the usual weight, of a dropout posterior
-
-
-MILD, STRONG = Augmentation(jitter=0.03, shift=0.1, stretch=0.1), Augmentation(jitter=0.05, shift=0.4, stretch=0.3)
-NARROW = {"decoder.width": 32, "encoder.size": 32, "rates.width": 32, "decoder.latent": 16}
-# Tasks of a table are short: a small reader takes twice the steps in the same time.
-SMALL_READER = {
-    "attention.width": 32,
-    "attention.blocks": 2,
-    "attention.heads": 4,
-    "likelihood.shared_std": False,  # the noise differs from task to task
-}
-AROUND, DRAWN = "around the hierarchical GP", "drawn and real tasks"
-RECIPES = {
-    AROUND: Recipe(drawn=True, residuals=True),
-    DRAWN: Recipe(drawn=True),
-    "jittered": Recipe(augmentation=MILD),
-    "jittered, decoder told r": Recipe(augmentation=MILD, model={"decoder.sees": "x,r"}),
-    "moved, narrow": Recipe(augmentation=STRONG, model=NARROW, kl=10.0),
-    "as they are": Recipe(),
-}
-FEW = ("jittered", "jittered, decoder told r", "moved, narrow")  # of a model that was named
-MANY = ("as they are",)
-AUTO_WAYS = (("nvdp", AROUND), ("nvdp-attentive", AROUND), ("nvdp-attentive", DRAWN))
-AUTO_WAYS_OF_MANY = (("nvdp", AROUND), ("nvdp-attentive", AROUND), ("nvdp-attentive", "as they are"))
-
-
-def drawn_share(tasks: int) -> float:
-    """The share of drawn tasks in a batch: the more real tasks there are, the smaller.
-
-    >>> [round(drawn_share(tasks), 2) for tasks in (10, 100, 1_000, 100_000)]
-    [0.8, 0.7, 0.45, 0.1]
-    """
-    return float(np.clip(1.2 - 0.25 * np.log10(tasks), 0.1, 0.8))
-
-
-def candidates(
-    name: str, training: FrameTasks, tasks: int, steps: int, seed: int, prior: HierarchicalGP | None = None
-) -> list[Candidate]:
-    """The ways to fit so many tasks, to choose from.
-
-    Args:
-        name: A model, or auto for a few of them.
-        training: The training tasks, standardised.
-        tasks: How many tasks decide the size of the model.
-        steps: Most steps of all candidates together.
-        seed: Of weights, tasks and noise.
-        prior: What tasks are drawn from; without one there are only real tasks.
-
-    Returns:
-        Named configurations with their tasks.
-    """
-    few, auto = tasks < SMALL, name == AUTO
-    if auto and prior is not None:
-        pairs: Sequence[tuple[str, str]] = AUTO_WAYS if few else AUTO_WAYS_OF_MANY
-    else:
-        named, plain = AUTO_MODEL if auto else name, FEW if few else MANY
-        pairs = [(named, way) for way in (plain if prior is None else (DRAWN, *plain))]
-    ways = []
-    for model, way in pairs:
-        recipe = RECIPES[way]
-        if "decoder.sees" in recipe.model and model != "nvdp":
-            continue  # the decoders of the others see r anyway
-        source: TaskSource = replace(training, augmentation=recipe.augmentation)
-        patience = PATIENCE
-        if recipe.drawn and prior is not None:
-            source = DrawnTasks(training, prior, drawn_share(len(training.sets)), recipe.residuals)
-            patience = CHECKS  # drawn tasks never end, so nothing is overfitted
-        settings = recipe.model | (SMALL_READER if auto and model_spec(model).reader == "attention" else {})
-        config = table_config(model, source.x_dim, source.y_dim, tasks, steps, seed)
-        config = replace(config, model=config.model.updated(settings))
-        if model_spec(model).dropout:
-            config = replace(config, kl=replace(config.kl, weight=config.kl.weight * recipe.kl))
-        ways.append(Candidate(f"{model}, {way}" if auto else way, config, source, patience))
-    return ways
 
 
 @dataclass(frozen=True)
@@ -256,6 +169,7 @@ def fit_table(
         table = read_tasks(file, columns)
     tasks = usable_tasks(table, str(file))
     groups: list[Any] = [task.group or place for place, task in enumerate(table.tasks) if len(task.x) >= 2]
+    names = [task.name for task in table.tasks if len(task.x) >= 2]
     number = len(set(groups))
     if number < 3 and columns.group is not None:
         raise InputError(f"--split-by {columns.group} makes {number} groups of tasks; expected at least 3")
@@ -283,9 +197,9 @@ def fit_table(
         for rest, fold in splits:
             other = fit_tasks(*halves(rest), how)
             recipes.append(other.outcome.recipe)
-            scores.add(other, part(fold)[0])
+            scores.add(other, part(fold)[0], [names[place] for place in fold])
         if not folds:
-            scores.add(fitted, scored)
+            scores.add(fitted, scored, [names[place] for place in held_out])
         outcome, adjustment = fitted.outcome, fitted.adjustment
         report = {
             "tasks": {
@@ -364,9 +278,10 @@ class TableScores:
         self.by_kind: dict[str, CaseScores] = {}  # random contexts, or what comes first
         self.by_size: dict[int, CaseScores] = {}
         self.uncalibrated: list[Case] = []
+        self.by_task: dict[str, list[Case]] = {}
         self.ours = "nvdp"
 
-    def add(self, fitted: Fitted, scored: list[Arrays]) -> None:
+    def add(self, fitted: Fitted, scored: list[Arrays], names: Sequence[str]) -> None:
         """Score tasks that the fit has not learned from."""
         ordered, seed = is_ordered(scored), self.seed + self.folds
         self.folds += 1
@@ -376,6 +291,10 @@ class TableScores:
         for kind, prefix in kinds.items():
             cases = scored_cases(scored, seed, prefix=prefix)
             _extend(self.by_kind.setdefault(kind, {}), everyone, cases)
+            if prefix == self.forecast:
+                ours, tasks = self.by_kind[kind][self.ours][-len(cases) :], min(len(scored), SCORED_CASES)
+                for place, case in enumerate(ours):
+                    self.by_task.setdefault(names[place % tasks], []).append(case)
         quick = {name: rival for name, rival in everyone.items() if name in (self.ours, rivals.HIERARCHICAL)}
         for size in CONTEXTS:
             cases = scored_cases(scored, seed, size, self.forecast, 60)
@@ -395,6 +314,11 @@ class TableScores:
             for name, each in (("before", before), ("after", after))
         }
 
+    def worst(self) -> list[dict[str, Any]]:
+        """The tasks that were predicted worst, by log-likelihood."""
+        each = [{"task": name, **asdict(summary(cases))} for name, cases in self.by_task.items()]
+        return sorted(each, key=lambda row: row["LL"])[:WORST]
+
     def report(self) -> dict[str, Any]:
         """All scores, and the first line of the report."""
         kinds = {kind: _summaries(scores) for kind, scores in self.by_kind.items()}
@@ -403,6 +327,7 @@ class TableScores:
             "verdict": verdict(kinds[main]),
             "scores": kinds[main],
             "forecast_scores": kinds.get("forecast"),
+            "worst": self.worst(),
             "by_context": {str(size): _summaries(scores) for size, scores in self.by_size.items()},
         }
 

@@ -49,8 +49,14 @@ def sections(report: dict[str, Any], columns: Columns) -> list[Section]:
         names = next(iter(report["by_context"].values()))
         found.append(("Learning curve: LL / RMSE by context points", [], [("context", *names), *curve]))
     found.append(_calibration(report["calibration"]))
+    worst = [
+        (row["task"], f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}") for row in report["worst"]
+    ]
+    found.append(("Tasks predicted worst", [], [(str(columns.task), "LL", "RMSE", "inside 90 %"), *worst]))
     tried = [(name, f"{score:.3f}") for name, score in report["tried"].items()]
     chosen = f"Chosen: {report['recipe']}, {report['steps']} steps in {report['seconds']:.0f} seconds."
+    if report["around_process"] or report["network_share"] < 1:
+        chosen += f" The network's share of the prediction is {report['network_share']:.0%}, the rest is the process's."
     found.append(("What was tried", [chosen], [("candidate", "LL of the tasks for early stopping"), *tried]))
     found.append(("Limits", list(_limits(report)), []))
     return found
@@ -66,7 +72,11 @@ def _scores(scores: dict[str, dict[str, float]]) -> list[Sequence[str]]:
 
 def _calibration(numbers: dict[str, Any]) -> Section:
     sizes = [f"up to {size} points" for size in numbers["sizes"]] + ["more points"]
-    factors = ", ".join(f"{size}: {factor:.2f}" for size, factor in zip(sizes, numbers["factors"], strict=False))
+    kinds = {"": numbers["factors"], "; beyond the last context point ": numbers["factors_ahead"]}
+    factors = "".join(
+        kind + ", ".join(f"{size}: {factor:.2f}" for size, factor in zip(sizes, each, strict=False))
+        for kind, each in kinds.items()
+    )
     table: list[Sequence[str]] = [("", "LL", "inside 90 %", "inside 50 %")]
     for name in ("before", "after"):
         row = numbers[name]
