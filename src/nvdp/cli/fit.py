@@ -10,7 +10,15 @@ from rich.table import Table
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Force
-from nvdp.cli.tables import column_names, predicted_rows, say, say_far, write_predictions
+from nvdp.cli.tables import (
+    column_names,
+    predicted_rows,
+    predicted_together,
+    say,
+    say_far,
+    together,
+    write_predictions,
+)
 from nvdp.errors import InputError
 
 if TYPE_CHECKING:
@@ -174,11 +182,14 @@ def predict(
     say_far(predictor, known.tasks)
     say_far(predictor, queries.tasks)
     parts = []
-    for each in queries.tasks:
-        posterior = _posterior(predictor, contexts.get(each.name))
-        parts.append(predicted_rows(posterior, each, samples, columns.y))
+    for pairs in together(queries.tasks, contexts):
+        if samples or len(pairs) == 1:
+            posteriors = ((_posterior(predictor, known), query) for known, query in pairs)
+            parts += [predicted_rows(posterior, query, samples, columns.y) for posterior, query in posteriors]
+        else:
+            parts.append(predicted_together(predictor, pairs, columns.y))
     write_predictions(frame, parts, out)
-    typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(parts)} tasks")
+    typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(queries.tasks)} tasks")
     if plot is not None:
         import numpy as np
 

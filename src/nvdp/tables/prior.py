@@ -61,7 +61,7 @@ def fit_prior(
     sampled = [(x, y) for x, y in sampled if (~y.isnan()).any()]
     kernel = Kernel(sets[0][0].shape[1], outputs, _varying(sampled), _knots(sampled, generator), parts)
     few = Observations.of(sampled[: max(40, MOST_TASKS // outputs)])
-    if start is None:
+    if start is None or start.kernel.varying != kernel.varying:
         values = _most_likely(kernel, few, kernel.start, ITERATIONS)
         root = _uncertainty(kernel, few, values)
     else:
