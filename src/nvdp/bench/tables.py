@@ -192,7 +192,7 @@ def _rows(name: str, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for key in parts[0]["scores"]:
         kind, size = key.split()
-        flat = {}
+        flat: dict[str, Any] = {}
         for rival in parts[0]["scores"][key]:
             cases = [rivals.Case(*case) for part in parts for case in part["scores"][key][rival]]
             if cases:
