@@ -215,6 +215,8 @@ def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.Dat
 
 def _with_given(predictor: "Predictor", task: "TableTask", contexts: "dict[str, TableTask]") -> "TableTask":
     """A query with what is given of its task's context, or the mean of the fitted table if it has none."""
+    import numpy as np
+
     context, inputs = contexts.get(task.name), task.x.shape[1]
     own = np.array(predictor.units.x_centre[inputs:]) if context is None else context.x[0, inputs:]
     return replace(task, x=np.concatenate([task.x, np.tile(own, (len(task.x), 1))], 1))

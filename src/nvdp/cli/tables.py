@@ -10,6 +10,7 @@ import typer
 from nvdp.errors import FarNote, InputError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from nvdp.data.tables import TableTask
@@ -55,7 +56,6 @@ def predicted_rows(posterior: Any, task: "TableTask", samples: int, outputs: Seq
     With several outputs each column begins with its output's name. Rows are predicted in parts, so that memory is
     bounded.
     """
-    import numpy as np
     import pandas as pd
 
     parts = []
@@ -72,6 +72,7 @@ def predicted_together(
     predictor: "Predictor", pairs: Sequence[tuple["TableTask | None", "TableTask"]], outputs: Sequence[str]
 ) -> "pd.DataFrame":
     """The same of several tasks at once, each given as its context, if there is one, and its queries."""
+    import numpy as np
     import pandas as pd
     import torch
 
@@ -118,7 +119,9 @@ def _columns(prediction: Any, outputs: Sequence[str]) -> dict[str, Any]:
     return {prefix[i] + kind: values[..., i] for i in range(width) for kind, values in numbers.items()}
 
 
-def _check_predicted(numbers: np.ndarray, task: "TableTask") -> None:
+def _check_predicted(numbers: "np.ndarray", task: "TableTask") -> None:
+    import numpy as np
+
     if not np.isfinite(numbers).all():
         raise InputError(
             f"the prediction of task '{task.name}' is not finite; its context or its inputs are too far from the data "
