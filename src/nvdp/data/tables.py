@@ -9,6 +9,7 @@ import csv
 import gzip
 import itertools
 import lzma
+import math
 import re
 import zipfile
 import zlib
@@ -259,7 +260,7 @@ def _words(cells: Any) -> Any:
 
 def _is_number(word: str) -> bool:
     try:
-        return np.isfinite(float(word))
+        return math.isfinite(float(word))
     except ValueError:
         return False
 
