@@ -45,9 +45,9 @@ extractor.""",
     "growth": """NVDP's training step as tasks, points, width and layers grow from the paper's shape. Peak memory is the
 kernel's high-water mark above model and data. Where the straightforward version would need more than 6 GiB it is not
 run and its memory is estimated (≈).""",
-    "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Each
-row is a training of its own; the schedules of our recipes end with its seconds. *Attainable* is the exact GP that must
-infer the kernel from the context.""",
+    "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Rows
+with an attainable score, that of the exact GP that must infer the kernel, are trainings of their own, whose schedules
+end with their seconds. Rows without one are from one longer run of each model.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
