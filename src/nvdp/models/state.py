@@ -79,7 +79,7 @@ class TaskState:
     >>> torch.allclose(state.posterior().predict([0.5]).mean, scratch.predict([0.5]).mean, atol=1e-5)
     True
     >>> state.forget([1.0], [0.1]).counts, len(state.to_bytes())
-    (tensor([2]), 2087)
+    (tensor([2]), 4135)
     """
 
     model: RegressionModel
