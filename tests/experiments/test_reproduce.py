@@ -40,3 +40,9 @@ def test_only_goes_with_one_experiment(tmp_path):
     assert outcome.returncode == 2
     assert "--only is for the runs of one experiment" in outcome.stderr
     assert not (tmp_path / "new").exists()
+
+
+def test_an_experiment_without_runs_draws_its_figure(tmp_path):
+    drawn = Experiment("none", "No runs", lambda budget: [], lambda folders: {"n": 1}, lambda data, path: [path])
+    lines = list(reproduce.reproduce(drawn, "quick", tmp_path, tmp_path / "runs", 1, "cpu"))
+    assert lines[-1] == f"drew {tmp_path / 'none' / 'quick-none.png'}"

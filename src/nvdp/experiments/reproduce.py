@@ -77,6 +77,7 @@ def reproduce(
         return
     if experiment.collect is not None and experiment.draw is not None:
         data = place / f"{budget}{FIGURE_SUFFIX}"
+        place.mkdir(parents=True, exist_ok=True)  # an experiment without runs has written nothing yet
         write_text(data, json.dumps(experiment.collect(folders)) + "\n")
         for path in experiment.draw(json.loads(data.read_text()), place / f"{budget}-{experiment.name}.png"):
             yield f"drew {path}"
