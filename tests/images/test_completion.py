@@ -11,7 +11,7 @@ from nvdp.data.images import whole_images
 from nvdp.errors import InputError
 from nvdp.experiments import figure4, table2
 from nvdp.experiments.figure4 import context_sizes, grid_from_json, grid_to_json, pixel_choice
-from nvdp.images.completion import PixelChoice, complete, psnr, random_contexts, random_shown
+from nvdp.images.completion import PixelChoice, complete, drawn_in_blocks, psnr, random_contexts, random_shown
 from nvdp.models.registry import build_model
 from nvdp.plots import PictureGrid, PictureRow, completion_grid, context_grid, figure_pictures
 from nvdp.plots.images import HIDDEN, HIDDEN_COLOUR
@@ -154,15 +154,17 @@ def test_the_plans_are_the_papers_and_share_their_runs(tmp_path):
     table = table2.plan("cpu")
     papers, beyond = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp"), ("nvdp-conv", "nvdp-attentive")
     both = {f"{model}-{task}" for model in (*papers, *beyond) for task in ("mnist", "celeba")}
-    assert {run.name for run in table} == {*both, "nvdp-conv-long-mnist"}
+    mixtures = {f"{model}-mixture-{task}" for model in ("nvdp-conv", "convcnp") for task in ("mnist", "celeba")}
+    mixtures |= {"nvdp-mixture-mnist", "cnp-mixture-mnist"}
+    assert {run.name for run in table} == {*both, *mixtures, "nvdp-conv-long-mnist"}
     for task, different in (("mnist", 4), ("celeba", 3)):
-        ours = [run for run in table if run.config.task == task]
+        ours = [run for run in table if run.config.task == task and run.name not in mixtures]
         assert len({run.config.steps for run in ours if run.config.model.name in papers}) == 1
         assert len({run.config.steps for run in ours}) == different  # most others take as long, so fewer
     assert {run.also_on for run in table if run.config.task == "mnist"} == {("omniglot",)}
     assert {run.split for run in table} == {"test"}
     folders = {run.folder(tmp_path) for run in table}
-    assert len(folders) == 17
+    assert len(folders) == 23
     assert {run.folder(tmp_path) for run in figure4.plan("cpu")} < folders
     assert context_sizes(1024)["half"] == 512
 
@@ -177,3 +179,17 @@ def test_faces_stay_out_of_the_results(monkeypatch, models, tmp_path):
     (tmp_path / "run").mkdir()
     paths = figure4.draw_private({"nvdp-celeba": tmp_path / "run"})
     assert {path.parent for path in paths} == {tmp_path / "run"}
+
+
+def test_pictures_drawn_in_blocks_keep_what_is_shown_and_differ(models):
+    images = np.random.default_rng(2).integers(0, 256, (2, 12, 12, 3), dtype=np.uint8)
+    shown = torch.zeros(2, 144, dtype=torch.bool)
+    shown[0, :9] = shown[1, 100:109] = True
+    with torch.no_grad():  # grey in the mean, so that nothing is clipped away
+        list(models["nvdp"].network.dropout_layers())[-1].bias.fill_(0.5)
+    one, again, other = (drawn_in_blocks(models["nvdp"], images, shown, seed) for seed in (0, 0, 1))
+    kept = shown.reshape(2, 12, 12).numpy()
+    np.testing.assert_allclose(one[kept], images[kept] / 255, atol=1e-6)
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert 0 <= one.min() <= one.max() <= 1

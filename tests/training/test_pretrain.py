@@ -23,6 +23,7 @@ from nvdp.training.pretrain import (
     load_extractor,
     nearest_mean_accuracy,
     pretrain,
+    shifted,
     timed,
 )
 
@@ -129,3 +130,43 @@ def test_minutes_become_steps_and_bad_settings_are_told(folder, tmp_path):
         PretrainConfig.load(tmp_path / "config.json")
     with pytest.raises(InputError, match=r"steps had a bound or gradient that is not finite; lower the learning rate"):
         pretrain(config(folder, learning_rate=1e20, steps=20), tmp_path / "wild", **QUIET)
+
+
+def test_augmentation_is_the_same_for_the_same_step_and_mixes_by_the_shares(folder):
+    plain, mixed = (config(folder, **changes) for changes in ({}, {"mixup": 0.5}))
+    pool = class_source(plain.task, plain.data).split("train")
+    vectors, classes, shares = TrainingImages(pool, plain).batch(3)
+    assert classes.shape == (1, 32)
+    assert shares.tolist() == [1.0]
+    first, both, parts = TrainingImages(pool, mixed).batch(3)
+    again = TrainingImages(pool, mixed).batch(3)
+    assert torch.equal(first, again[0])
+    assert torch.equal(both[0], classes[0])
+    assert parts.sum().item() == pytest.approx(1.0)
+    distances = torch.cdist(first - parts[0] * vectors, parts[1] * vectors)
+    assert distances.min(1).values.max() < 1e-3
+
+
+def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
+    image = torch.arange(25.0).view(1, 1, 5, 5)
+    moved = shifted(image.expand(64, 1, 5, 5), 1, generator)
+    assert set(moved[:, 0, 2, 2].tolist()) == {6.0, 7.0, 8.0, 11.0, 12.0, 13.0, 16.0, 17.0, 18.0}
+    up_left = moved[moved[:, 0, 2, 2] == 18.0][0, 0]  # the content moved up and to the left: the far edges repeat
+    assert torch.equal(up_left[:4, :4], image[0, 0, 1:, 1:])
+    assert torch.equal(up_left[4], up_left[3])
+    assert torch.equal(up_left[:, 4], up_left[:, 3])
+
+
+def test_images_of_half_the_size_have_as_many_features():
+    half = pretrain_config("omniglot-fewshot", steps=4, half_share=0.5)
+    model = build_classifier(half, 3)
+    assert model(torch.rand(2, 14 * 14)).shape == model(torch.rand(2, 28 * 28)).shape == (2, 3)
+    with pytest.raises(InputError, match="but images of half the size give 64"):
+        replace(half, size=17, half_share=0.5)
+
+
+def test_training_starts_with_images_of_half_the_size(folder):
+    # 16 pixels: 16 → 8 → 4 → 2 → 1 whole, 8 → 4 → 2 → 1 without the last pooling.
+    early = config(folder, half_share=0.5, shifts=1)
+    images = TrainingImages(class_source(early.task, early.data).split("train"), early)
+    assert [images.batch(step)[0].shape[1] for step in (0, 2, 3, 5)] == [64, 64, 256, 256]

@@ -1,6 +1,7 @@
 """Commands about pictures: complete one from some of its pixels, classify some from a few labelled ones."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,6 +30,9 @@ def complete(
     keep: Annotated[float, typer.Option(help="The share of pixels that the model is shown.")] = 0.1,
     plain: Annotated[bool, typer.Option("--plain", help="Write the completed picture alone.")] = False,
     samples: Annotated[int, typer.Option(help="Sampled pictures behind mean and deviation.", min=2)] = 16,
+    blocks: Annotated[
+        bool, typer.Option("--blocks", help="Draw the shown samples block by block: drawn pixels join the context.")
+    ] = False,
     seed: Annotated[int, typer.Option(help="Which pixels are kept, and which samples are drawn.")] = 0,
     invert: Annotated[
         bool, typer.Option("--invert", help="Swap dark and light: mnist and omniglot are white ink on black.")
@@ -41,11 +45,15 @@ def complete(
 
     Example: nvdp complete mnist seven.png --keep 0.1 --out done.png
     """
+    import numpy as np
+    import torch
+
     from nvdp.data.image_files import looks_grey, open_picture, picture_array, picture_channels, write_picture
     from nvdp.data.registry import IMAGE_TASKS, image_size
-    from nvdp.images.completion import check_picture, psnr, random_shown
+    from nvdp.images.completion import check_picture, drawn_in_blocks, psnr, random_shown
     from nvdp.images.completion import complete as complete_picture
     from nvdp.plots import completion_grid, figure_paths, figure_pictures
+    from nvdp.plots.images import FUNCTIONS
     from nvdp.system import check_outputs, use_threads
     from nvdp.training.run_folder import load_run
 
@@ -62,6 +70,10 @@ def complete(
     pixels = picture_array(opened, size, channels)
     pixels = 255 - pixels if invert else pixels
     done = complete_picture(model, pixels, random_shown(size, keep, seed), samples, seed)
+    if blocks:
+        images = np.repeat(pixels[None], FUNCTIONS, 0)
+        shown = torch.from_numpy(done.is_shown).reshape(1, -1).expand(FUNCTIONS, -1)
+        done = replace(done, functions=drawn_in_blocks(model, images, shown, seed))
     if plain:
         write_picture(out, done.completed)
         written = [out]

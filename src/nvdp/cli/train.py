@@ -254,6 +254,13 @@ def pretrain(
     ] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Largest step size. (default: 0.1)")] = None,
     batch: Annotated[int | None, typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more)")] = None,
+    shifts: Annotated[int | None, typer.Option(help="Move images by up to so many pixels. (default: 0)")] = None,
+    mixup: Annotated[
+        float | None, typer.Option(help="Mix two images, shares from Beta(α, α). (default: 0, no)")
+    ] = None,
+    half_share: Annotated[
+        float | None, typer.Option(help="Share of the steps, the first ones, at half the size. (default: 0)")
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
     ] = None,
@@ -303,7 +310,8 @@ def pretrain(
         if data != DataConfig() and task != "folder-of-classes":
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
-        config = pretrain_config(task, data, **given(settings | {"precision": precision}))
+        settings |= {"precision": precision, "shifts": shifts, "mixup": mixup, "half_share": half_share}
+        config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
         typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)

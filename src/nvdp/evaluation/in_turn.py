@@ -73,14 +73,14 @@ def sample_in_turn(
     x, y, at = (as_points(part, name).double() for part, name in ((x, "x"), (y, "y"), (at, "at")))
     generator = torch.Generator().manual_seed(seed)
     x, y, at = (part.expand(samples, *part.shape) for part in (x, y, at))
-    drawn, chain = at.new_empty(*at.shape[:2], y.shape[-1]), Chain(predictor.adapt, x, y)
+    values, chain = at.new_empty(*at.shape[:2], y.shape[-1]), Chain(predictor.adapt, x, y)
     before: Tensor | None = None
     for places in _blocks(at.shape[1], block, generator):
         if before is not None:
-            chain.add(at[:, before], drawn[:, before])
-        drawn[:, places] = _draw(chain.posterior.predict(at[:, places]), generator)
+            chain.add(at[:, before], values[:, before])
+        values[:, places] = drawn(chain.posterior.predict(at[:, places]), generator)
         before = places
-    return drawn
+    return values
 
 
 def joint_log_prob(
@@ -110,9 +110,12 @@ def _blocks(points: int, block: int, generator: torch.Generator) -> Iterator[Int
     return iter(torch.randperm(points, generator=generator).split(block))
 
 
-def _draw(prediction: Prediction, generator: torch.Generator) -> Float[Tensor, "task point y"]:
-    """One observation of the mixture at every point."""
+def drawn(prediction: Prediction, generator: torch.Generator, noise: bool = True) -> Float[Tensor, "task point y"]:
+    """One observation of the mixture at every point; without `noise`, the mean of a component drawn at random."""
     means, stds = prediction.functions.double(), prediction.stds.double()
     which = torch.randint(len(means), means.shape[1:], generator=generator)[None]
-    noise = torch.randn(means.shape[1:], generator=generator, dtype=torch.float64)
-    return torch.addcmul(means.gather(0, which)[0], stds.gather(0, which)[0], noise)
+    centre = means.gather(0, which)[0]
+    if not noise:
+        return centre
+    normal = torch.randn(means.shape[1:], generator=generator, dtype=torch.float64)
+    return torch.addcmul(centre, stds.gather(0, which)[0], normal)

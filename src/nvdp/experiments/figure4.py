@@ -29,7 +29,8 @@ SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
 
 def plan(budget: str) -> Sequence[PlannedRun]:
     """The runs of table 2 that the figure shows."""
-    return [run for run in table2_plan(budget) if run.config.model.name in MODELS]
+    shown = {f"{model}-{task}" for model in MODELS for task in TRAINED_ON.values()}
+    return [run for run in table2_plan(budget) if run.name in shown]
 
 
 def context_sizes(pixels: int) -> dict[str, int]:

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import NAMES
-from nvdp.training.presets import preset_config
+from nvdp.training.config import RunConfig
+from nvdp.training.presets import MIXTURE, preset_config
 
 # A step on CelebA, with a representation of 1,024 and three channels, costs twice as much as one on MNIST.
 STEPS = {
@@ -23,7 +25,24 @@ READING_STEPS = {
     "celeba": {"nvdp-conv": 500, "nvdp-attentive": 280},
 }
 READING_NAMES = ("nvdp-conv", "nvdp-attentive")
+# The convolutions of these rows before the preset's U-Net and its noise of several Gaussians.
+STACK: dict[str, Any] = {
+    "convolution.kernel": 5,
+    "convolution.blocks": 6,
+    "convolution.levels": 1,
+    "convolution.patch": 1,
+    "convolution.dense": False,
+    "likelihood.components": 1,
+    "likelihood.shared_std": True,
+    "likelihood.joint_share": 0.5,
+}
 LONG, LONG_STEPS = "nvdp-conv-long", 7_000  # a longer run on MNIST, at the cpu budget only
+# As shipped, at the cpu budget: models with convolutions as the preset has them, others with its noise added.
+SHIPPED_STEPS = {
+    "mnist": {"nvdp-conv": 3_000, "convcnp": 3_000, "nvdp": 10_000, "cnp": 10_000},
+    "celeba": {"nvdp-conv": 2_500, "convcnp": 2_500},
+}
+SHIPPED = tuple(f"{name}-mixture" for name in SHIPPED_STEPS["mnist"])
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
@@ -31,11 +50,25 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     rows = [_run(task, name, budget, _steps(task, name, budget)) for task in STEPS for name in (*NAMES, *READING_NAMES)]
     if budget != "cpu":
         return rows
-    return [*rows, replace(_run("mnist", "nvdp-conv", budget, LONG_STEPS), name=f"{LONG}-mnist")]
+    longer = replace(_run("mnist", "nvdp-conv", budget, LONG_STEPS), name=f"{LONG}-mnist")
+    return [*rows, longer, *(_shipped(task, name) for task, names in SHIPPED_STEPS.items() for name in names)]
 
 
 def _run(task: str, name: str, budget: str, steps: int) -> PlannedRun:
-    config = preset_config(task, name, budget, steps=steps)
+    stack = name == "nvdp-conv" and budget == "cpu"
+    run = {"optimizer": "adam", "learning_rate": 1e-3, "warmup_steps": 500} if stack else {}
+    architecture = STACK | {"encoder.size": {"mnist": 128, "celeba": 1_024}[task]} if stack else {}
+    config = preset_config(task, name, budget, architecture=architecture, steps=steps, **run)
+    return _scored(task, name, budget, config)
+
+
+def _shipped(task: str, name: str) -> PlannedRun:
+    """A run with noise of several Gaussians."""
+    config = preset_config(task, name, "cpu", architecture=MIXTURE, steps=SHIPPED_STEPS[task][name])
+    return _scored(task, f"{name}-mixture", "cpu", config)
+
+
+def _scored(task: str, name: str, budget: str, config: RunConfig) -> PlannedRun:
     return PlannedRun(f"{name}-{task}", config, TASKS[task][budget], split="test", also_on=TRANSFER[task])
 
 

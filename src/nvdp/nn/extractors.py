@@ -23,7 +23,7 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.nn.mlp import fan_in_uniform, he_uniform_
 from nvdp.randomness import standard_normal
 
-CHANNELS, EPSILON, MOMENTUM = 64, 1e-5, 0.1
+CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
 
 
@@ -34,13 +34,15 @@ class ConvShape:
     blocks: int
     keep_odd: bool
 
-    def features(self, size: int) -> int:
+    def features(self, size: int, pool_last: bool = True) -> int:
         """Features of a square image.
 
         >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84)
         (256, 256)
+        >>> EXTRACTORS["conv5"].features(42, pool_last=False)
+        256
         """
-        for _ in range(self.blocks):
+        for _ in range(self.blocks if pool_last else self.blocks - 1):
             size = (size + self.keep_odd) // 2
         return CHANNELS * size * size
 
@@ -55,9 +57,9 @@ def extractor_shape(name: str) -> ConvShape:
     return EXTRACTORS[name]
 
 
-def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool) -> Tensor:
-    """ReLU and 2×2 max pooling; pooling first, which gives the same and leaves ReLU a quarter of the work."""
-    return F.relu(F.max_pool2d(maps, 2, ceil_mode=keep_odd))
+def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool, window: int = POOLED) -> Tensor:
+    """ReLU and max pooling of 2×2; pooling first, which gives the same and leaves ReLU a quarter of the work."""
+    return F.relu(F.max_pool2d(maps, window, ceil_mode=keep_odd))
 
 
 def convolved(
@@ -82,20 +84,22 @@ class _NormalisedMaximum(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor, keep_odd: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor, keep_odd: bool, window: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
         inverse = torch.rsqrt(variance + EPSILON)
-        largest, places = F.max_pool2d(maps, 2, ceil_mode=keep_odd, return_indices=True)
+        largest, places = F.max_pool2d(maps, window, ceil_mode=keep_odd, return_indices=True)
         factor = scale * inverse
         result = torch.addcmul(_each(shift - mean * factor), largest, _each(factor)).relu_()
         ctx.save_for_backward(maps, largest, places, result, mean, inverse, scale)
-        ctx.keep_odd = keep_odd
+        ctx.keep_odd, ctx.window = keep_odd, [window, window]
         ctx.mark_non_differentiable(mean, variance)
         return result, mean, variance
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         maps, largest, places, result, mean, inverse, scale = ctx.saved_tensors
         gradient = torch.where(result > 0, gradient, 0)
         along = (0, 2, 3)
@@ -105,9 +109,10 @@ class _NormalisedMaximum(torch.autograd.Function):
         slope = factor * inverse * scale_gradient / count
         offset = slope * mean - factor * shift_gradient / count
         scattered = torch.ops.aten.max_pool2d_with_indices_backward(
-            gradient * _each(factor), maps, [2, 2], [2, 2], [0, 0], [1, 1], ctx.keep_odd, places
+            gradient * _each(factor), maps, ctx.window, ctx.window, [0, 0], [1, 1], ctx.keep_odd, places
         )
-        return scattered.addcmul_(maps, _each(-slope)).add_(_each(offset)), scale_gradient, shift_gradient, None
+        maps_gradient = scattered.addcmul_(maps, _each(-slope)).add_(_each(offset))
+        return maps_gradient, scale_gradient, shift_gradient, None, None
 
 
 def _each(channels: Float[Tensor, " channel"]) -> Float[Tensor, "channel 1 1"]:
@@ -128,22 +133,22 @@ class ConvBlock(nn.Module):
         self.register_buffer("running_mean", torch.zeros(CHANNELS))
         self.register_buffer("running_var", torch.ones(CHANNELS))
 
-    def forward(self, maps: Tensor, statistics: str, keep_odd: bool) -> Tensor:
+    def forward(self, maps: Tensor, statistics: str, keep_odd: bool, window: int = POOLED) -> Tensor:
         """The maps after the block."""
         if self.training or statistics == "batch":
-            return self._by_batch(maps, keep_odd)
+            return self._by_batch(maps, keep_odd, window)
         factor = self.scale * torch.rsqrt(self.running_var + EPSILON)  # one pass: batch norm folded into the weights
         bias = self.shift - self.running_mean * factor
-        return pooled(convolved(maps, self.weight * factor[:, None, None, None], bias), keep_odd)
+        return pooled(convolved(maps, self.weight * factor[:, None, None, None], bias), keep_odd, window)
 
-    def _by_batch(self, maps: Tensor, keep_odd: bool) -> Tensor:
+    def _by_batch(self, maps: Tensor, keep_odd: bool, window: int) -> Tensor:
         if maps.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             mean, variance = (self.running_mean, self.running_var) if self.training else (None, None)
             maps = convolved(maps, self.weight)
             return pooled(F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON), keep_odd)
         sign = torch.where(self.scale < 0, -1.0, 1.0).to(self.scale)  # a maximum becomes a minimum where it is −1
         maps = convolved(maps, self.weight * sign[:, None, None, None])
-        result, mean, variance = _NormalisedMaximum.apply(maps, self.scale * sign, self.shift, keep_odd)
+        result, mean, variance = _NormalisedMaximum.apply(maps, self.scale * sign, self.shift, keep_odd, window)
         if self.training:
             count = maps.numel() // maps.shape[1]
             with torch.no_grad():
@@ -168,13 +173,17 @@ class ConvExtractor(nn.Module):
         )
 
     def forward(
-        self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
+        self, images: Float[Tensor, "image channel row column"], statistics: str = "running", pool_last: bool = True
     ) -> Float[Tensor, "image feature"]:
-        """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
+        """Features of every image. In training mode, batch norm always uses and averages the batch's statistics.
+
+        Without pooling in the last block, images of half the size have as many features.
+        """
         check_statistics(statistics)
         maps = images
-        for block in self.blocks:
-            maps = block(maps, statistics, self.shape.keep_odd)
+        for index, block in enumerate(self.blocks):
+            window = POOLED if pool_last or index + 1 < len(self.blocks) else 1
+            maps = block(maps, statistics, self.shape.keep_odd, window)
         return maps.flatten(1)
 
 

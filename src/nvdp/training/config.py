@@ -131,6 +131,9 @@ class PretrainConfig:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     flips: bool = False  # mirror images at random; not for characters
+    shifts: int = 0  # move images at random by up to so many pixels
+    mixup: float = 0.0  # α of Beta(α, α), from which two images of a step are mixed; 0: they are not
+    half_share: float = 0.0  # of the steps, the first ones, see images of half the size, which is four times as fast
     precision: str = "32-true"  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -151,6 +154,17 @@ class PretrainConfig:
             if name not in known:
                 raise unknown_name(what, name, known)
         _check_training(self, "steps", "batch", "log_every", "checkpoint_every")
+        if not 0 <= self.shifts < self.size:
+            raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
+        if self.mixup < 0:
+            raise InputError(f"setting 'mixup' is {self.mixup}; expected at least 0")
+        if not 0 <= self.half_share <= 1:
+            raise InputError(f"setting 'half_share' is {self.half_share}; expected a number from 0 to 1")
+        if self.half_share and self.half_features != self.features:
+            raise InputError(
+                f"setting 'half_share' is {self.half_share}, but images of half the size give {self.half_features} "
+                f"features, whole ones {self.features}; expected 0"
+            )
         if self.kind != EXTRACTOR_KIND:
             raise InputError(f"the configuration is of a '{self.kind}'; expected an {EXTRACTOR_KIND}")
 
@@ -158,6 +172,11 @@ class PretrainConfig:
     def features(self) -> int:
         """Numbers that come out of the extractor."""
         return EXTRACTORS[self.extractor].features(self.size)
+
+    @property
+    def half_features(self) -> int:
+        """The same for images of half the size, where the last block does not pool."""
+        return EXTRACTORS[self.extractor].features(self.size // 2, pool_last=False)
 
     def to_json(self) -> str:
         """The text of config.json."""

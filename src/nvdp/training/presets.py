@@ -52,6 +52,20 @@ FOURIER: dict[str, Any] = {
     "inputs.fourier": 8,
     "encoder.aggregation": "bayesian",
 }
+# Images on a grid with a cell for every pixel: a U-Net over squares of 2×2 pixels is cheaper than one over pixels.
+PIXELS: dict[str, Any] = {
+    "convolution.kernel": 3,
+    "convolution.blocks": 1,
+    "convolution.levels": 3,
+    "convolution.patch": 2,
+    "convolution.dense": True,
+}
+# A pixel of a digit is black or white: eight Gaussians describe what one cannot.
+MIXTURE: dict[str, Any] = {
+    "likelihood.components": 8,
+    "likelihood.shared_std": False,
+    "likelihood.joint_share": 0.0,
+}
 
 
 @dataclass(frozen=True)
@@ -141,8 +155,10 @@ RULES = (
     ),
     Rule(
         {"family": "image", "reader": "convolution", "preset": OWN},
-        model={"convolution.low": -2.0, "convolution.high": 2.0},
+        {"optimizer": "nadam", "learning_rate": 3e-3, "warmup_steps": 100},
+        {"convolution.low": -2.0, "convolution.high": 2.0, "encoder.size": 128, **PIXELS},
     ),
+    Rule({"family": "image", "model": ("nvdp-conv", "convcnp"), "preset": OWN}, model=MIXTURE),
     Rule(  # x from [0, 1] to [−2, 2], y to [−1, 1]
         {"family": "image", "preset": OWN},
         model={"inputs.x_centre": 0.5, "inputs.x_scale": 4.0, "inputs.y_centre": 0.5, "inputs.y_scale": 2.0},

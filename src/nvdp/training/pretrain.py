@@ -41,8 +41,12 @@ class PretrainedClassifier(nn.Module):
 
     def features(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image feature"]:
         """Features of images given as rows."""
-        shape = (self.config.channels, self.config.size, self.config.size)
-        return self.extractor(vectors.to(self.head.weight.device).unflatten(-1, shape))
+        channels, size = self.config.channels, self.config.size
+        half = vectors.shape[-1] < channels * size**2
+        images = vectors.to(self.head.weight.device).unflatten(
+            -1, (channels, size // 2, size // 2) if half else (channels, size, size)
+        )
+        return self.extractor(images, pool_last=not half)
 
     def forward(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image class"]:
         """Logits of the training classes."""
@@ -60,13 +64,17 @@ class ClassificationStep(nn.Module):
         self.model = model
 
     def forward(
-        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
+        self,
+        vectors: Float[Tensor, "image vector"],
+        classes: Int[Tensor, "mixed image"],
+        shares: Float[Tensor, " mixed"],
     ) -> dict[str, Float[Tensor, ""]]:
-        """The mean log-likelihood of the classes, which is the bound here."""
+        """The mean log-likelihood of the classes, by their shares in the images, which is the bound here."""
         mixed = self.model.config.precision == "bf16-mixed"
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
             logits = self.model(vectors)
-        log_likelihood = -F.cross_entropy(logits.float(), classes)
+        by_class = torch.stack([F.cross_entropy(logits.float(), each) for each in classes])
+        log_likelihood = -(shares * by_class).sum()
         return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
@@ -135,7 +143,20 @@ def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeCo
 
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
-Batch = tuple[Tensor, Tensor]  # images as rows, and their classes
+Batch = tuple[Tensor, Tensor, Tensor]  # images as rows, the classes that are mixed in them, and the shares of these
+
+
+def shifted(
+    images: Float[Tensor, "image channel row column"], most: int, generator: torch.Generator
+) -> Float[Tensor, "image channel row column"]:
+    """Images moved by up to `most` pixels on either axis; what comes in repeats the edge."""
+    size = images.shape[-1]
+    padded = F.pad(images, (most,) * 4, mode="replicate")
+    corners = torch.randint(2 * most + 1, (len(images), 2), generator=generator).tolist()
+    moved = [
+        part[:, row : row + size, column : column + size] for part, (row, column) in zip(padded, corners, strict=True)
+    ]
+    return torch.stack(moved)
 
 
 @dataclass(frozen=True)
@@ -145,8 +166,27 @@ class TrainingImages:
     pool: ClassPool
     config: PretrainConfig
 
-    def batch(self, step: int) -> tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]:
-        """The images and classes of a step; no image comes twice in an epoch."""
+    def batch(self, step: int) -> Batch:
+        """The images and classes of a step, augmented; no image comes twice in an epoch."""
+        vectors, classes = self._plain(step)
+        config, generator = self.config, derived_generator(self.config.seed, "augmentation", step)
+        images = vectors.view(len(vectors), config.channels, config.size, config.size)
+        if config.flips:
+            flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
+            images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+        if config.shifts:
+            images = shifted(images, config.shifts, generator)
+        if step < config.half_share * config.steps:
+            images = F.avg_pool2d(images, 2)
+        vectors, classes, shares = images.flatten(1), classes[None], torch.ones(1)
+        if config.mixup:
+            share = np.random.default_rng(derived_seed(config.seed, "mixup", step)).beta(config.mixup, config.mixup)
+            others = torch.randperm(len(vectors), generator=generator)
+            vectors = torch.lerp(vectors[others], vectors, share)
+            classes, shares = torch.stack([classes[0], classes[0, others]]), torch.tensor([share, 1 - share]).float()
+        return vectors, classes, shares
+
+    def _plain(self, step: int) -> tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]:
         counts = self.pool.class_counts
         size = min(self.config.batch, int(counts.sum()))
         epoch, place = divmod(step, int(counts.sum()) // size)
@@ -155,10 +195,6 @@ class TrainingImages:
         ends = np.cumsum(counts)
         classes = np.searchsorted(ends, chosen, side="right")
         vectors = self.pool.vectors(classes, (chosen - (ends - counts)[classes])[:, None])[:, 0]
-        if self.config.flips:
-            flip = torch.rand(size, generator=derived_generator(self.config.seed, "flips", step)) < 0.5
-            rows = vectors.view(size, -1, self.config.size)
-            vectors = torch.where(flip[:, None, None], rows.flip(-1), rows).view(size, -1)
         return vectors, torch.from_numpy(classes)
 
 
@@ -209,7 +245,7 @@ def pretrain(
 def _trainer(
     config: PretrainConfig,
     model: PretrainedClassifier,
-    draw: Callable[[int], tuple[Tensor, Tensor]],
+    draw: Callable[[int], Batch],
     device: torch.device,
 ) -> Trainer:
     model.train().to(device)
