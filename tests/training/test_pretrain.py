@@ -110,7 +110,7 @@ def test_pretrained_features_tell_new_classes_apart_better_than_random_ones(fold
 def test_an_epoch_shows_every_image_once_and_flips_mirror(folder):
     made = config(folder, batch=36)
     images = TrainingImages(class_source(made.task, made.data).split("train"), made)
-    classes = torch.cat([images.batch(step)[1] for step in range(14)])
+    classes = torch.cat([images.batch(step)[1][0] for step in range(14)])
     assert torch.bincount(classes).tolist() == [18] * 28
     plain, flipped = images.batch(0)[0], TrainingImages(images.pool, replace(made, flips=True)).batch(0)[0]
     mirrored = plain.view(36, 16, 16).flip(-1).reshape(36, -1)
