@@ -144,7 +144,7 @@ def test_augmentation_is_the_same_for_the_same_step_and_mixes_by_the_shares(fold
     assert torch.equal(both[0], classes[0])
     assert parts.sum().item() == pytest.approx(1.0)
     distances = torch.cdist(first - parts[0] * vectors, parts[1] * vectors)
-    assert distances.min(1).values.max() < 1e-3
+    assert distances.min(1).values.max() < 0.02 < 1 < distances.max()  # each lies between two images of the batch
 
 
 def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
