@@ -60,7 +60,8 @@ def processes(place: Path) -> list[Tally]:
     """Several on one run."""
     from faults.processes import NAMES, killed_members, shared_runs, started_by_torchrun
 
-    return [shared_runs(place, NAMES, three=True), started_by_torchrun(place), killed_members(place, 2)]
+    torchrun = [started_by_torchrun(place / str(nodes), nodes) for nodes in (1, 2)]
+    return [shared_runs(place, NAMES, three=True), *torchrun, killed_members(place, 2)]
 
 
 def cluster(place: Path) -> list[Tally]:
@@ -75,6 +76,13 @@ def postgres(place: Path) -> list[Tally]:
     from faults.postgres import on_servers
 
     return on_servers(4, 500, 5)
+
+
+def services(place: Path) -> list[Tally]:
+    """Four prediction services behind one address."""
+    from faults.services import shared_address
+
+    return [shared_address(4, 6, 60)]
 
 
 def streaming(place: Path) -> list[Tally]:
@@ -141,6 +149,7 @@ SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
         processes,
         cluster,
         postgres,
+        services,
         threads,
         streaming,
         files,

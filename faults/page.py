@@ -8,8 +8,8 @@ from faults.coverage import LEAST
 from nvdp.system import write_text
 
 ORDER = (
-    "interruptions", "files", "stored", "postgres", "hostile", "service", "numbers", "properties", "processes",
-    "cluster", "threads", "streaming", "mutants", "coverage",
+    "interruptions", "files", "stored", "postgres", "services", "hostile", "service", "numbers", "properties",
+    "processes", "cluster", "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
@@ -23,6 +23,7 @@ TITLES = {
     "processes": "Several processes for one run",
     "cluster": "Many runs on a cluster",
     "postgres": "A store on a PostgreSQL server",
+    "services": "Services that share a store",
     "threads": "Several threads with one model",
     "streaming": "Tables larger than memory",
     "mutants": "Mutation tests",

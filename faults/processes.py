@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -59,19 +60,29 @@ def shared_runs(place: Path, names: list[str], three: bool = False) -> Tally:
     return tally
 
 
-def started_by_torchrun(place: Path) -> Tally:
-    """Two processes that torchrun has started, as it does on several machines."""
-    tally = Tally("one run shared by 2 processes that torchrun has started")
-    folder = place / "torchrun"
+def started_by_torchrun(place: Path, nodes: int = 1) -> Tally:
+    """Two processes that torchrun has started: on one node, or on two nodes of this machine that find each other."""
+    tally = Tally(f"one run shared by 2 processes that torchrun has started on {nodes} node{'s' * (nodes > 1)}")
+    folder = place / f"torchrun-{nodes}"
     expected = alone(SHARED, place / "without-torchrun")
     start_run(folder, SHARED, resume=False)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    done = subprocess.run([*launcher, *_command(folder, 1)], capture_output=True, text=True, env=_environment())
-    if done.returncode:
-        tally.failed(done.stderr[-500:])
-        return tally
-    apart = difference(state_of(folder), expected)
-    tally.check(apart <= TOLERANCE, "the weights of one process, up to rounding", f"differs by {apart}")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", str(nodes), *meeting]
+    command = [*launcher, "--nproc-per-node", str(2 // nodes), "-m", *_command(folder, 1)]
+    started = [
+        subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=_environment())
+        for _ in range(nodes)
+    ]
+    for node in started:
+        said = node.communicate()[1]
+        if node.returncode:
+            tally.failed(said[-500:])
+    if not tally.wrong:
+        apart = difference(state_of(folder), expected)
+        tally.check(apart <= TOLERANCE, "the weights of one process, up to rounding", f"differs by {apart}")
     return tally
 
 

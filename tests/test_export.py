@@ -13,8 +13,11 @@ from command_line import refusal
 from nvdp.errors import InputError
 from nvdp.export import export_onnx
 from nvdp.loading import Predictor
+from nvdp.models.config import ClassifierConfig
+from nvdp.models.hierarchical_gp import HierarchicalGP, Kernel
 from nvdp.models.registry import build_model
-from nvdp.units import Units
+from nvdp.posteriors.adjusted import Adjustment
+from nvdp.units import ContextUnits, Units
 
 UNITS = Units((5.0, -1.0), (2.0, 0.5), (100.0,), (10.0,), (0.0, -2.0), (10.0, 0.0))
 EXPORT = """
@@ -22,33 +25,85 @@ import sys
 from pathlib import Path
 import pickle
 from nvdp.export import export_onnx
-export_onnx(pickle.loads(Path(sys.argv[1]).read_bytes()), Path(sys.argv[2]))
+for name in sys.argv[2:]:
+    export_onnx(pickle.loads(Path(sys.argv[1], name).read_bytes()), Path(sys.argv[1], name + ".onnx"))
 """
 
 
-def test_onnx_runtime_gives_the_predictions_of_pytorch_at_every_size(small_config, tmp_path):
-    model = build_model(small_config("nvdp-attentive", x_dim=2)).eval().requires_grad_(False)
-    predictor, generator = Predictor(model, UNITS), torch.Generator().manual_seed(0)
+def small(config):
+    return build_model(config).eval().requires_grad_(False)
+
+
+def process():
+    """Two inputs, one output."""
+    kernel = Kernel(2, 1, (0, 1), torch.tensor([[-1.0, 0.0], [0.0, 0.5], [1.0, 1.0]]).double())
+    features = len(kernel.knots) + 3
+    root = torch.zeros(len(kernel.start), len(kernel.start)).double()
+    return HierarchicalGP(kernel, kernel.start, root, torch.ones(features).double(), torch.eye(features).double())
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Predictors, each with the session of its graph."""
+    from nvdp.models.config import ModelConfig
+
+    tiny = {
+        "decoder.width": 8,
+        "encoder.size": 8,
+        "rates.width": 8,
+        "attention.width": 8,
+        "attention.blocks": 1,
+        "attention.heads": 2,
+        "decoder.latent": 4,
+    }
+    folder = tmp_path_factory.mktemp("export")
+    predictors = {
+        "attentive": Predictor(small(ModelConfig("nvdp-attentive", 2, 1).updated(tiny)), UNITS),
+        "process": Predictor(
+            small(ModelConfig("nvdp", 3, 1).updated(tiny)), UNITS, adjustment=Adjustment(process(), (2,), (1.5, 1.2))
+        ),
+        "latent": Predictor(small(ModelConfig("np", 6, 1).updated(tiny)), ContextUnits()),
+        "classifier": Predictor.of(small(ClassifierConfig().updated({"extractor.name": "none", "meta.width": 8}))),
+    }
+    for name, predictor in predictors.items():
+        (folder / name).write_bytes(pickle.dumps(predictor))
     # In a process of its own, as sizes are symbols while a graph is made and types are checked in this one.
-    (tmp_path / "predictor").write_bytes(pickle.dumps(predictor))
-    command = [sys.executable, "-W", "ignore", "-c", EXPORT, tmp_path / "predictor", tmp_path / "model.onnx"]
+    command = [sys.executable, "-W", "ignore", "-c", EXPORT, folder, *predictors]
     subprocess.run(command, check=True, capture_output=True)
-    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
-    for points, queries in ((1, 1), (2, 30), (7, 11), (40, 3)):
-        x = torch.tensor([0.0, -2.0]) + torch.tensor([10.0, 2.0]) * torch.rand(points + queries, 2, generator=generator)
-        y = 100 + 10 * torch.randn(points, 1, generator=generator)
-        ours = predictor.adapt(x[:points], y).predict(x[points:])
-        given = {"context_x": x[:points].numpy(), "context_y": y.numpy(), "x": x[points:].numpy()}
-        mean, std = session.run(None, given)
-        np.testing.assert_allclose(mean, ours.mean.numpy(), rtol=1e-4, atol=1e-3)  # y spreads by 10
-        np.testing.assert_allclose(std, ours.std.numpy(), rtol=1e-4, atol=1e-3)
+    return {n: (p, onnxruntime.InferenceSession(str(folder / f"{n}.onnx"))) for n, p in predictors.items()}
+
+
+@pytest.mark.parametrize("name", ["attentive", "process", "latent"])
+@pytest.mark.parametrize(("points", "queries"), [(1, 1), (2, 30), (7, 11), (40, 3)])
+def test_onnx_runtime_gives_the_predictions_of_pytorch_at_every_size(exported, generator, name, points, queries):
+    predictor, session = exported[name]
+    wide = session.get_inputs()[0].shape[1]
+    x = torch.tensor([0.0, -2.0]) + torch.tensor([10.0, 2.0]) * torch.rand(points + queries, 2, generator=generator)
+    x, y = x[:, :wide], 100 + 10 * torch.randn(points, 1, generator=generator)
+    ours = predictor.adapt(x[:points], y).predict(x[points:])
+    mean, std = session.run(None, {"context_x": x[:points].numpy(), "context_y": y.numpy(), "x": x[points:].numpy()})
+    np.testing.assert_allclose(mean, ours.mean.numpy(), rtol=1e-4, atol=1e-3)  # y spreads by 10
+    np.testing.assert_allclose(std, ours.std.numpy(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("shots", "queries"), [(1, 1), (3, 20)])
+def test_onnx_runtime_gives_the_probabilities_of_pytorch(exported, generator, shots, queries):
+    predictor, session = exported["classifier"]
+    labels = torch.eye(5).repeat(shots, 1)
+    x = torch.rand(len(labels) + queries, predictor.model.config.x_dim, generator=generator)
+    context, asked = x[: len(labels)], x[len(labels) :]
+    given = {"context_x": context.numpy(), "context_y": labels.numpy(), "x": asked.numpy()}
+    ours = predictor.adapt(context, labels).predict(asked).probabilities
+    np.testing.assert_allclose(session.run(None, given)[0], ours.numpy(), atol=1e-4)
 
 
 def test_what_cannot_be_exported_is_one_line(small_config, tmp_path):
-    latent = Predictor.of(build_model(small_config("np")).eval().requires_grad_(False))
-    with pytest.raises(InputError, match="np predicts by sampled functions"):
-        export_onnx(latent, tmp_path / "np.onnx")
-    assert "omniglot" not in refusal("export", "omniglot", "--out", tmp_path / "a.onnx")
+    with pytest.raises(InputError, match="maml adapts by gradients"):
+        export_onnx(Predictor.of(small(ClassifierConfig("maml"))), tmp_path / "maml.onnx")
+    with pytest.raises(InputError, match="inputs is 2; this nvdp model takes 1 to 1"):
+        export_onnx(Predictor.of(small(small_config())), tmp_path / "nvdp.onnx", inputs=2)
+    with pytest.raises(InputError, match="classes is 3; nvdp is a regression model"):
+        export_onnx(Predictor.of(small(small_config())), tmp_path / "nvdp.onnx", classes=3)
     (tmp_path / "there.onnx").write_text("kept")
     assert "there.onnx" in refusal("export", "gp", "--out", tmp_path / "there.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["there.onnx"]

@@ -223,9 +223,9 @@ def card_of(folder: Path) -> dict[str, Any]:
 
     Returns:
         `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
-        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of a model that comes
-        with the package also `about`: what it is for, its training data, its limits, and when not to use it; and the
-        `seconds` of training and scores `by_context` size, where they were measured.
+        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of both also `about`:
+        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training and scores
+        `by_context` size, where they were measured.
 
     >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
@@ -236,8 +236,7 @@ def card_of(folder: Path) -> dict[str, Any]:
     if (folder / CARD).exists():
         card["about"] = json.loads((folder / CARD).read_text())
     if fitted := fit_of(folder):
-        report = fitted["report"]
-        return card | {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
+        return card | _fit_card(fitted)
     if not (folder / SCORES).exists():
         return card
     record = json.loads((folder / SCORES).read_text())
@@ -247,6 +246,33 @@ def card_of(folder: Path) -> dict[str, Any]:
     if "seconds" in record:
         card["seconds"] = record["seconds"]
     return card | {"by_context": record["by_context"]} if "by_context" in record else card
+
+
+def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
+    """What the report of a fit says, in the form of a model that comes with the package."""
+    report, units, columns = fitted["report"], fitted["units"], fitted["columns"]
+    card = {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
+    if columns is None or not {"model", "tasks", "recipe", "verdict", "seconds"} <= report.keys():
+        return card
+    inputs, outputs = ", ".join(columns.x), ", ".join(columns.y)
+    ranges = zip(columns.x, units.x_low, units.x_high, strict=True)
+    learned = ", ".join(f"{name} from {low:g} to {high:g}" for name, low, high in ranges)
+    what = columns.task or "task"
+    own = {size: scores.get(report["model"], {}) for size, scores in report.get("by_context", {}).items()}
+    measured = ("LL", "coverage90", "coverage50")
+    return card | {
+        "about": {
+            "for": f"{outputs} of a new {what} at any {inputs}, from a few rows of it",
+            "trained_on": f"{report['tasks']['training']} tasks of a table, {learned}; {report['recipe']}",
+            "limits": f"scored on {report['tasks']['scored']} tasks that were held out: {report['verdict']}",
+            "not_for": f"a {what} unlike those of the table, and {inputs} outside the range of training",
+        },
+        "seconds": report["seconds"],
+        "by_context": [
+            {"data": "held-out tasks", "context": int(size), **{name: row[name] for name in measured if name in row}}
+            for size, row in own.items()
+        ],
+    }
 
 
 def pretrained_card(name: str) -> dict[str, Any]:

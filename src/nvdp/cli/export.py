@@ -13,9 +13,13 @@ from nvdp.cli.options import OWN_DATA, Force
 def export(
     model: Annotated[str, typer.Argument(help="A folder of nvdp fit, a run folder, or a pretrained name.")],
     out: Annotated[Path, typer.Option(help="The ONNX file to write; it holds the weights too.")],
+    inputs: Annotated[
+        int | None, typer.Option(min=1, help="Numbers of an input, for a model that takes several widths (general).")
+    ] = None,
+    classes: Annotated[int | None, typer.Option(min=2, help="Classes of a task, for a classifier.")] = None,
     force: Force = False,
 ) -> None:
-    r"""Write a regression model as an ONNX graph: a context and inputs in, mean and standard deviation out.
+    r"""Write a model as an ONNX graph: a context and inputs in; mean and deviation, or probabilities of classes, out.
 
     The graph does what adapt and predict do, in the user's units, for one task with any number of points. ONNX Runtime
     and other programs run it without PyTorch.
@@ -28,5 +32,5 @@ def export(
     from nvdp.system import check_outputs
 
     check_outputs([out], [], force)
-    export_onnx(load(model), out)
+    export_onnx(load(model), out, inputs, classes)
     typer.echo(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB")

@@ -37,6 +37,8 @@ def groups_of(count: int, numbers: int) -> list[int]:
     >>> groups_of(5, NUMBERS_AT_ONCE // 2)
     [2, 2, 1]
     """
+    if torch.compiler.is_exporting():
+        return [count]  # the size of a graph's arrays is not known
     at_once = max(1, NUMBERS_AT_ONCE // max(1, numbers))
     return [min(at_once, count - start) for start in range(0, count, at_once)]
 

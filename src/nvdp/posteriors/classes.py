@@ -1,6 +1,7 @@
 """Posteriors of few-shot classifiers: dropout for every class (eq. 2), and Gaussian class weights (VERSA)."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -41,12 +42,16 @@ def gaussian_logits(
     >>> logits.mean(0).abs().max().item() < 1e-6, torch.allclose(logits.var(0, correction=0), torch.ones(1, 1, 3))
     (True, True)
     """
-    uniform = SobolEngine(mean.shape[-1], scramble=True, seed=0).draw(FIXED_SAMPLES // 2, dtype=torch.float64)
+    rank = mean.argsort(-1).argsort(-1)
+    return torch.addcmul(mean, variance.clamp(min=0).sqrt(), _fixed_normal(mean.shape[-1]).to(mean)[:, rank])
+
+
+@cache
+def _fixed_normal(way: int) -> Float[Tensor, "component way"]:
+    uniform = SobolEngine(way, scramble=True, seed=0).draw(FIXED_SAMPLES // 2, dtype=torch.float64)
     half = ndtri(uniform.clamp(1e-6, 1 - 1e-6))
     normal = torch.cat([half, -half])
-    normal = (normal / normal.square().mean(0).sqrt()).to(mean)
-    rank = mean.argsort(-1).argsort(-1)
-    return torch.addcmul(mean, variance.clamp(min=0).sqrt(), normal[:, rank])
+    return normal / normal.square().mean(0).sqrt()
 
 
 class ClassDropoutPosterior(Posterior[ClassPrediction]):

@@ -1,6 +1,7 @@
 """Posteriors of the neural-process family: a Gaussian latent vector z, or a single function (the CNP)."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol, Self
 
 import torch
@@ -65,9 +66,7 @@ class LatentPosterior(Posterior[Prediction]):
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """A fixed sample of z: the same noise for every task, precision and device, alone or in a batch."""
-        generator = torch.Generator().manual_seed(0)
-        noise = torch.randn(FIXED_SAMPLES, 1, self.size, generator=generator, dtype=torch.float64)
-        return self._prediction(self._outputs(x, noise.to(self.latent.loc)))
+        return self._prediction(self._outputs(x, _fixed_noise(self.size).to(self.latent.loc)))
 
     def _outputs(self, x: Tensor, noise: Float[Tensor, "sample _ z"]) -> Float[Tensor, "sample task point output"]:
         z = torch.addcmul(self.latent.loc, self.latent.scale, noise)
@@ -77,6 +76,12 @@ class LatentPosterior(Posterior[Prediction]):
 
     def _condition(self, z: Float[Tensor, "*sample task z"]) -> Float[Tensor, "*sample task condition"]:
         return torch.cat([z, self.representation.expand(*z.shape[:-1], -1)], dim=-1)
+
+
+@cache
+def _fixed_noise(size: int) -> Float[Tensor, "sample 1 z"]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(FIXED_SAMPLES, 1, size, generator=generator, dtype=torch.float64)
 
 
 class PointPosterior(Posterior[Answer]):
