@@ -16,10 +16,9 @@ from pathlib import Path
 
 from faults.runs import TINY, same, state_of
 from faults.tally import Tally
-from nvdp.experiments.executors_ray import run_on_ray
+from nvdp.experiments.executors import run_on_ray
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.experiments.queue import work_off
-from nvdp.experiments.queue_progress import steps_done
+from nvdp.experiments.queue import steps_done, work_off
 from nvdp.experiments.results import result_path
 
 PORT = 6399

@@ -10,6 +10,7 @@ from command_line import refusal
 
 import nvdp
 from faults.postgres import Server, binaries, killed_server, killed_writers
+from faults.services import shared_address
 from nvdp.errors import InputError
 from nvdp.store import TaskStore, store_stats
 from nvdp.store.postgres import connect
@@ -124,3 +125,7 @@ def test_nothing_acknowledged_is_lost_when_writers_or_the_server_are_killed(serv
     for tally in tallies:
         assert tally.wrong == []
         assert tally.outcomes["acknowledged point is in the store"] > 20
+
+
+def test_services_behind_one_address_share_a_store():
+    assert shared_address(services=2, clients=2, points=8).wrong == []

@@ -224,8 +224,8 @@ def card_of(folder: Path) -> dict[str, Any]:
     Returns:
         `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
         model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of both also `about`:
-        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training and scores
-        `by_context` size, where they were measured.
+        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training, the
+        `coverage` of intervals and scores `by_context` size, where they were measured.
 
     >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
@@ -242,10 +242,11 @@ def card_of(folder: Path) -> dict[str, Any]:
     record = json.loads((folder / SCORES).read_text())
     evaluation = record["evaluation"]
     scores = {metric: row["mean_parameters"] for metric, row in evaluation.get("scores", {}).items()}
-    card |= {"steps": record["steps"], "scores": scores or {"accuracy": evaluation["accuracy"]}}
-    if "seconds" in record:
-        card["seconds"] = record["seconds"]
-    return card | {"by_context": record["by_context"]} if "by_context" in record else card
+    of_classes = {metric: evaluation[metric] for metric in ("accuracy", "nll", "ece") if metric in evaluation}
+    card |= {"steps": record["steps"], "scores": scores or of_classes}
+    if "coverage" in evaluation:
+        card["coverage"] = evaluation["coverage"]
+    return card | {name: record[name] for name in ("seconds", "by_context") if name in record}
 
 
 def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:

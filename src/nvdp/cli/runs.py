@@ -128,7 +128,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
         "scores": card.get("scores", {}),
         "settings": _settings(config),
     }
-    about |= {name: card[name] for name in ("about", "seconds", "by_context") if name in card}
+    about |= {name: card[name] for name in ("about", "seconds", "coverage", "by_context") if name in card}
     fitted = fit_of(run)
     if fitted is not None:
         columns, units = fitted["columns"], fitted["units"]
@@ -148,6 +148,8 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(f"training took {about['seconds']:,.0f} seconds")
     for name, score in about["scores"].items():
         typer.echo(f"{name}: {_score_text(score)}")
+    if "coverage" in about:
+        typer.echo(f"intervals cover: {_score_text(about['coverage'])}")
     for row in about.get("by_context", []):
         typer.echo(_score_text(row))
     if fitted is not None:

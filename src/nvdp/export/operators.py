@@ -7,8 +7,9 @@ place.
 from typing import Any
 
 import torch
-from onnxscript import DOUBLE, script
-from onnxscript import opset18 as op
+from onnxscript import DOUBLE, opset18, script
+
+op: Any = opset18
 
 
 def silu_backward(gradient: Any, values: Any) -> Any:
