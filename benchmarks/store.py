@@ -1,16 +1,19 @@
 """Cost of a store of many tasks: bytes per task, and observations and predictions per second, singly and in batches.
 
     python benchmarks/store.py --tasks 1000000 --json results/bench/store.json
+    python benchmarks/store.py --both --tasks 100000 --json results/bench/store-both.json
 
 The store is filled with four points per task, in batches of 1,000 tasks. Then random tasks are observed and predicted,
 singly and in batches. Rates are per second of wall time and per second of CPU time. --most-minutes limits the filling.
-The model is the pretrained GP model with 256 sums per task.
+The model is the pretrained GP model with 256 sums per task. --both measures a file and a PostgreSQL server of this
+machine, one after the other.
 """
 
 import argparse
 import json
 import os
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -36,7 +39,9 @@ def rates(name: str, call: Callable[[], object], each: int, seconds: float) -> d
     return {f"{name}_per_second": round(calls * each / wall, 1), f"{name}_per_cpu_second": round(calls * each / cpu, 1)}
 
 
-def measure(path: Path, tasks: int, seconds: float, power_safe: bool, most_minutes: float) -> dict[str, float | bool]:
+def measure(
+    path: Path | str, tasks: int, seconds: float, power_safe: bool, most_minutes: float
+) -> dict[str, float | bool]:
     """Fill a store and time it."""
     choose, generator = random.Random(0), torch.Generator().manual_seed(0)
     x, y = torch.rand(BATCH, POINTS, 1, generator=generator) * 4 - 2, torch.randn(BATCH, POINTS, 1, generator=generator)
@@ -67,6 +72,21 @@ def measure(path: Path, tasks: int, seconds: float, power_safe: bool, most_minut
     return {**store_stats(path), **speeds, "power_safe": power_safe}
 
 
+def both(tasks: int, seconds: float, most_minutes: float, json_file: Path | None) -> None:
+    """The same on a file and on a server."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from faults.postgres import Server
+
+    with tempfile.TemporaryDirectory() as folder, Server() as server:
+        places, found = {"SQLite": Path(folder) / "tasks.db", "PostgreSQL": server.url}, {}
+        for name, place in places.items():
+            found[name] = measure(place, tasks, seconds, False, most_minutes) | {"load": os.getloadavg()[0]}
+    text = json.dumps({"cores": os.cpu_count() or 1, "batch": BATCH, "stores": found}, indent=1)
+    print(text)
+    if json_file is not None:
+        json_file.write_text(text + "\n")
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -76,8 +96,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each of the four timings")
     parser.add_argument("--most-minutes", type=float, default=5.0, help="for filling the store")
     parser.add_argument("--power-safe", action="store_true", help="wait for the disk at each transaction")
+    parser.add_argument("--both", action="store_true", help="a file, and a PostgreSQL server that is started for it")
     arguments = parser.parse_args()
     use_threads()
+    if arguments.both:
+        both(arguments.tasks, arguments.seconds, arguments.most_minutes, arguments.json)
+        return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path, before = Path(folder) / "tasks.db", os.getloadavg()[0]
         result = measure(path, arguments.tasks, arguments.seconds, arguments.power_safe, arguments.most_minutes)

@@ -178,6 +178,31 @@ def store() -> str:
     )
 
 
+def both_stores() -> str:
+    found = result("bench/store-both.json")
+    if found is None:
+        return "Made by `python benchmarks/store.py --both --tasks 100000 --json results/bench/store-both.json`."
+    kinds = {
+        "fill": "fill in batches",
+        "observe_batched": "observe in batches",
+        "predict_batched": "predict in batches",
+    }
+    kinds |= {"observe": "observe one by one", "predict": "predict one by one"}
+    stores = found["stores"]
+    lines = [f"| tasks per second of wall time | {' | '.join(stores)} |", f"| --- |{' ---: |' * len(stores)}"]
+    for kind, title in kinds.items():
+        speeds = [each[f"{kind}_per_second"] for each in stores.values()]
+        lines.append(f"| {title} | {' | '.join(f'{speed:,.0f}' for speed in speeds)} |")
+    sizes = " | ".join(f"{each['bytes_per_task']:,.0f}" for each in stores.values())
+    million = " and ".join(f"{each['bytes_per_task'] / 1e3:.1f} GB on {name}" for name, each in stores.items())
+    tasks = next(iter(stores.values()))["tasks"]
+    note = (
+        f"Measured with {tasks:,} tasks, batches of {found['batch']:,}, server and client on the same {found['cores']}"
+    )
+    note += f" cores. At these sizes a million tasks take {million}."
+    return "\n".join([*lines, f"| bytes of a task | {sizes} |", "", note])
+
+
 def estimator() -> str:
     found = result("bench/estimator.json")
     if found is None:
@@ -316,7 +341,7 @@ def fill(page: str, **texts: str) -> None:
 
 if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
-    fill("store.md", store=store())
+    fill("store.md", store=store(), both=both_stores())
     fill("install.md", install=install())
     fill("export.md", export=export())
     fill("serve.md", serve=serve())
