@@ -13,8 +13,7 @@ from command_line import refusal
 from nvdp.errors import InputError
 from nvdp.export import export_onnx
 from nvdp.loading import Predictor
-from nvdp.models.config import ClassifierConfig
-from nvdp.models.hierarchical_gp import HierarchicalGP, Kernel
+from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.adjusted import Adjustment
 from nvdp.units import ContextUnits, Units
@@ -34,19 +33,9 @@ def small(config):
     return build_model(config).eval().requires_grad_(False)
 
 
-def process():
-    """Two inputs, one output."""
-    kernel = Kernel(2, 1, (0, 1), torch.tensor([[-1.0, 0.0], [0.0, 0.5], [1.0, 1.0]]).double())
-    features = len(kernel.knots) + 3
-    root = torch.zeros(len(kernel.start), len(kernel.start)).double()
-    return HierarchicalGP(kernel, kernel.start, root, torch.ones(features).double(), torch.eye(features).double())
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Predictors, each with the session of its graph."""
-    from nvdp.models.config import ModelConfig
-
     tiny = {
         "decoder.width": 8,
         "encoder.size": 8,
@@ -59,9 +48,6 @@ def exported(tmp_path_factory):
     folder = tmp_path_factory.mktemp("export")
     predictors = {
         "attentive": Predictor(small(ModelConfig("nvdp-attentive", 2, 1).updated(tiny)), UNITS),
-        "process": Predictor(
-            small(ModelConfig("nvdp", 3, 1).updated(tiny)), UNITS, adjustment=Adjustment(process(), (2,), (1.5, 1.2))
-        ),
         "latent": Predictor(small(ModelConfig("np", 6, 1).updated(tiny)), ContextUnits()),
         "classifier": Predictor.of(small(ClassifierConfig().updated({"extractor.name": "none", "meta.width": 8}))),
     }
@@ -73,7 +59,7 @@ def exported(tmp_path_factory):
     return {n: (p, onnxruntime.InferenceSession(str(folder / f"{n}.onnx"))) for n, p in predictors.items()}
 
 
-@pytest.mark.parametrize("name", ["attentive", "process", "latent"])
+@pytest.mark.parametrize("name", ["attentive", "latent"])
 @pytest.mark.parametrize(("points", "queries"), [(1, 1), (2, 30), (7, 11), (40, 3)])
 def test_onnx_runtime_gives_the_predictions_of_pytorch_at_every_size(exported, generator, name, points, queries):
     predictor, session = exported[name]
@@ -104,6 +90,8 @@ def test_what_cannot_be_exported_is_one_line(small_config, tmp_path):
         export_onnx(Predictor.of(small(small_config())), tmp_path / "nvdp.onnx", inputs=2)
     with pytest.raises(InputError, match="classes is 3; nvdp is a regression model"):
         export_onnx(Predictor.of(small(small_config())), tmp_path / "nvdp.onnx", classes=3)
+    with pytest.raises(InputError, match="adjusted after the network"):
+        export_onnx(Predictor(small(small_config()), UNITS, adjustment=Adjustment()), tmp_path / "fit.onnx")
     (tmp_path / "there.onnx").write_text("kept")
     assert "there.onnx" in refusal("export", "gp", "--out", tmp_path / "there.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["there.onnx"]
