@@ -30,6 +30,11 @@ DEAR = {
 }
 
 
+def _hear_ctrl_c() -> None:
+    """In the new process: a shell lets its background jobs ignore SIGINT, and they pass that on."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def serving(log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, int]]:
     """A server on a free port: its process, host and port; what it says on standard error goes to `log`."""
@@ -37,7 +42,9 @@ def serving(log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], s
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (
         log.open("w") as errors,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment) as process,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, preexec_fn=_hear_ctrl_c
+        ) as process,
     ):
         assert process.stdout is not None
         try:

@@ -191,6 +191,8 @@ def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):
 
 
 def test_too_little_memory_is_one_line():
+    from command_line import refusal  # in this process
+
     import nvdp.cli
 
     wanted = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 140000000000 bytes.")

@@ -299,9 +299,9 @@ def test_a_folder_in_use_and_one_that_was_not_fitted_are_one_line(model, tmp_pat
 def test_a_fitted_model_is_scored_on_new_tasks_and_told_with_its_columns(model, tmp_path):
     new = tmp_path / "new.csv"
     growth(5, rows=9, seed=3).to_csv(new, index=False)
-    told = json.loads(run("score", model, new, "--json").output)
+    told = json.loads(run("score", model, new, "--json").stdout)
     assert (told["tasks"], told["forecast"], told["scores"]["cases"]) == (5, False, 5)
-    first = json.loads(run("score", model, new, "--json", "--forecast", "--context", "4").output)
+    first = json.loads(run("score", model, new, "--json", "--forecast", "--context", "4").stdout)
     assert first["scores"] != told["scores"]
     assert "5 tasks, each from its first points" in run("score", model, new, "--forecast").output
     assert "was not fitted to a table" in str(run("score", "gp", new).exception)

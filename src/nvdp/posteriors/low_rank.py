@@ -74,7 +74,8 @@ class LowRankPosterior(Posterior[Prediction]):
             return together
         means, stds = self._marginals(outputs, basis)
         density = mixture_log_prob(gaussian_log_prob(points.y, means, stds))
-        return torch.lerp((density * points.mask[..., None]).sum((-2, -1)), together, self.joint_share)
+        single = (density * points.mask[..., None]).sum((-2, -1))
+        return torch.lerp(single, together.to(single), self.joint_share)
 
     @torch.no_grad()
     def joint_closed_form(self, points: PointSet) -> Float[Tensor, " task"]:
