@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 import pytest
@@ -190,17 +191,18 @@ def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):
     assert (config["model"]["encoder"]["size"], config["start"]) == (256, str(run))
 
 
-def test_too_little_memory_is_one_line():
-    from command_line import refusal  # in this process
-
-    import nvdp.cli
+def test_too_little_memory_is_one_line(capsys, monkeypatch):
+    from nvdp import cli
 
     wanted = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 140000000000 bytes.")
-    with (
-        mock.patch.object(nvdp.cli, "_unwrap_help"),
-        mock.patch.object(nvdp.cli, "app", side_effect=wanted),
-    ):
-        assert refusal("models") == "nvdp: there is not enough memory: an array of 140.0 GB was asked for\n"
+    for name in ("formatwarning", "showwarning"):  # which the command line sets
+        monkeypatch.setattr(warnings, name, getattr(warnings, name))
+    monkeypatch.setattr(cli, "_unwrap_help", lambda app: None)
+    monkeypatch.setattr(cli, "app", mock.Mock(side_effect=wanted))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "nvdp: there is not enough memory: an array of 140.0 GB was asked for\n"
 
 
 def test_settings_that_are_none_are_refused(run, tmp_path):
