@@ -22,7 +22,7 @@ from nvdp.loading import Predictor, load
 from nvdp.posteriors.prediction import Prediction
 
 SIZES, REPEATS, MOST_TARGETS, LEAST_TARGETS = (3, 5, 10, 20, 40, 100, 300, 1_000), 3, 500, 20
-MOST_FOR_GP = 300  # scikit-learn's restarts take minutes for more points
+GPS, MOST_FOR_GP = ("sklearn", "gpytorch"), 300  # restarts take minutes for more points
 QUICK_SETS, QUICK_SIZES = ("motorcycle", "ethanol"), (5, 20)
 METRICS = ("LL", "RMSE", "coverage90", "coverage50")
 RESTARTS, FOLDS, TREES, QUANTILES = 3, 5, 200, 64
@@ -218,7 +218,7 @@ def _row(data: RealSet, size: int, repeats: int, methods: dict[str, Method], mod
     inputs = len(data.x)
     for case in cases(data, size, repeats):
         for name, method in methods.items():
-            if (name == "spline" and inputs > 1) or (name == "sklearn" and size > MOST_FOR_GP):
+            if (name == "spline" and inputs > 1) or (name in GPS and size > MOST_FOR_GP):
                 continue
             start = time.process_time()
             with warnings.catch_warnings():
