@@ -256,7 +256,7 @@ def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
     if columns is None or not {"model", "tasks", "recipe", "verdict", "seconds"} <= report.keys():
         return card
     inputs, outputs = ", ".join(columns.x), ", ".join(columns.y)
-    ranges = zip(columns.x, units.x_low, units.x_high, strict=True)
+    ranges = zip(columns.x, units.x_low, units.x_high, strict=False)  # given columns come after those of x
     learned = ", ".join(f"{name} from {low:g} to {high:g}" for name, low, high in ranges)
     what = columns.task or "task"
     own = {size: scores.get(report["model"], {}) for size, scores in report.get("by_context", {}).items()}
