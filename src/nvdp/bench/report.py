@@ -56,6 +56,9 @@ one processor core.""",
 }
 
 
+MOST_COLUMNS = 12  # that a terminal shows side by side
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a user may ask of a suite."""
@@ -102,16 +105,19 @@ def suite_result(name: str, rows: list[Row], quick: bool = False, keeps_freed_me
 
 
 def table(result: dict[str, Any]) -> Table:
-    """The rows of a result for people."""
+    """The rows of a result for people; a suite of many columns has one row for each of them instead."""
     suite = SUITES[result["suite"]]
     load = result["machine"]["load_average"]
     caption = f"{result['machine']['threads']} thread(s), torch {result['machine']['torch']}"
     caption += f", load average {load[0]:.1f}" if load else ""
     grid = Table(title=suite.title, caption=caption)
-    for column in suite.columns:
+    lines = [[name, *(cell(row) for row in result["rows"])] for name, cell in suite.columns.items()]
+    if len(lines) <= MOST_COLUMNS:
+        lines = [list(line) for line in zip(*lines, strict=True)]
+    for column in lines[0]:
         grid.add_column(column, justify="right")
-    for row in result["rows"]:
-        grid.add_row(*[cell(row) for cell in suite.columns.values()])
+    for line in lines[1:]:
+        grid.add_row(*line)
     return grid
 
 
