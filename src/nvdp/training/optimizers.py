@@ -12,6 +12,7 @@ m = n + (1 − β₁/b)(g − n). That is one more pass.
 The states have PyTorch's names, so that either class continues the other's checkpoints.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -63,8 +64,9 @@ class _OneKernel(torch.optim.Optimizer):
         self._lists = lists
         return True
 
+    @abstractmethod
     def _update(self, group: dict[str, Any], gradients: list[Tensor], *lists: list[Tensor]) -> None:
-        raise NotImplementedError
+        """The step itself, on the weights and states of `_gathered`."""
 
 
 def _adam_(

@@ -138,7 +138,7 @@ RULES = (
         },
     ),
     Rule(
-        {"family": "gp", "model": "nvdp-attentive", "preset": "quick"},
+        {"family": "gp", "reader": "attention", "preset": "quick"},
         {"tasks_per_step": 8, "learning_rate": 2e-3, "optimizer": "muon"},
     ),
     # One noisy hidden layer and a low floor of the rates keep what a target reads precise.
