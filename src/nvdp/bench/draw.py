@@ -73,7 +73,7 @@ def _step(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         axes.set_xticks(
             range(len(group)), [row["model"] for row in group], rotation=25, ha="right", rotation_mode="anchor"
         )
-        axes.set_title(f"{shape}: {group[0]['tasks']} tasks of {group[0]['points']} points", fontsize=FONT_SIZE + 1)
+        axes.set_title(f"{shape}\n{group[0]['tasks']} tasks of {group[0]['points']} points", fontsize=FONT_SIZE)
         axes.set_ylabel("ms a training step", fontsize=FONT_SIZE)
         tidy(axes)
     return _finish(figure, path)
