@@ -8,7 +8,6 @@ from nvdp.experiments.claims import (
     claims_table,
     gates_in_words,
     gates_table,
-    probes_table,
     tnp_table,
 )
 from nvdp.experiments.report_tables import Results
@@ -32,7 +31,7 @@ def test_a_verdict_needs_two_standard_errors(tmp_path):
 
 def test_without_results_there_is_no_text(tmp_path):
     nothing = Results(tmp_path)
-    parts = (claims_table, gates_table, gates_in_words, tnp_table, probes_table)
+    parts = (claims_table, gates_table, gates_in_words, tnp_table)
     assert [part(nothing) for part in parts] == [""] * len(parts)
 
 

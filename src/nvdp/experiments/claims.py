@@ -100,21 +100,6 @@ def limits_in_words(results: Results) -> str:
     return "\n".join([*sentences, f"  Smallest distance of two points, by who chose: {apart}."])
 
 
-def probes_table(results: Results) -> str:
-    """Attempts with plain NVDP that were only probed."""
-    path = results.folder / "limits" / "probes.json"
-    if not path.exists():
-        return ""
-    lines = []
-    for row in json.loads(path.read_text())["rows"]:
-        follows = row.get("spread_follows_oracle")
-        cells = [row["attempt"], " / ".join(f"{value:.2f}" for value in row["joint"]), f"{row['PLL']:.3f}"]
-        cells += ["" if follows is None else f"{follows:.2f}", f"{row['steps']:,}", f"{row['seconds']}"]
-        lines.append([*cells, str(row["seeds"])])
-    head = ["probe", "joint 3 / 5 / 10 / 20", "PLL", "spread ~ exact std", "steps", "processor seconds", "seeds"]
-    return markdown_table(head, lines)
-
-
 def alive_table(results: Results) -> str:
     """Objectives of plain NVDP: single points, targets together, and whether functions spread where they should."""
     lines = []

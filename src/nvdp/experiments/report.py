@@ -22,7 +22,6 @@ from nvdp.experiments.claims import (
     gates_in_words,
     gates_table,
     limits_in_words,
-    probes_table,
     tnp_table,
 )
 from nvdp.experiments.figure3 import EXACT
@@ -371,7 +370,6 @@ PARTS: dict[str, Part] = {
     "gates": gates_table,
     "gates.words": gates_in_words,
     "limits": limits_in_words,
-    "probes": probes_table,
     "alive": alive_table,
     "alive.words": alive_in_words,
     "alive.tasks": lambda results: _tasks(results.runs("alive").values()),
