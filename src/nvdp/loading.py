@@ -306,6 +306,7 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
             "sizes": list(found.sizes),
             "factors": list(found.factors),
             "factors_ahead": list(found.factors_ahead),
+            "tail": list(found.tail),
         }
         if found.process is not None:
             (place / PROCESS).write_bytes(tensors_to_bytes(found.process.tensors()))
@@ -346,4 +347,5 @@ def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | No
             raise InputError(f"{path} is missing or damaged: {error}") from None
     ahead = numbers.get("factors_ahead", numbers["factors"])  # fits of 0.2.0 made no difference
     around, share = numbers.get("around", numbers["process"]), numbers.get("share", 1.0)
-    return Adjustment(process, around, share, tuple(numbers["sizes"]), tuple(numbers["factors"]), tuple(ahead))
+    sizes, factors, (outliers, width) = tuple(numbers["sizes"]), tuple(numbers["factors"]), numbers.get("tail", (0, 1))
+    return Adjustment(process, around, share, sizes, factors, tuple(ahead), (float(outliers), float(width)))

@@ -6,7 +6,8 @@ import torch
 
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
-from nvdp.tables.calibration import SIZES, adjusted
+from nvdp.posteriors.prediction import Prediction
+from nvdp.tables.calibration import SIZES, adjusted, best_tail
 from nvdp.tables.fit import verdict
 from nvdp.tables.rivals import last_value, scored_cases
 from nvdp.tables.tasks import folds_of_groups, split_groups
@@ -59,3 +60,20 @@ def test_tasks_of_one_group_are_in_one_fold_and_held_out_together():
     for rest, held in [*folds_of_groups(groups, 5, seed=0), split_groups(groups, seed=0, share=0.3)]:
         assert sorted(rest + held) == list(range(30))
         assert {groups[place] for place in rest}.isdisjoint({groups[place] for place in held})
+
+
+def test_a_tail_is_found_where_there_are_outliers_and_not_elsewhere() -> None:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randn(40, 30, 1, generator=generator, dtype=torch.float64)
+    outliers = torch.where(torch.rand(y.shape, generator=generator) < 0.1, 4 * y, y)
+    is_context = torch.zeros(40, 30, dtype=torch.bool)
+    is_context[:, 0] = True
+
+    def answers(values: torch.Tensor) -> list[tuple[Prediction, TaskBatch]]:
+        batch = TaskBatch(torch.zeros_like(values), values, is_context, torch.ones_like(is_context))
+        return [(Prediction(torch.zeros(1, *values.shape), torch.ones(1, *values.shape)), batch)]
+
+    share, width = best_tail(answers(outliers))
+    assert 0.05 <= share <= 0.2
+    assert width >= 3
+    assert best_tail(answers(y))[0] <= 0.02

@@ -4,7 +4,7 @@ The prediction is a mixture: a share of it is the network's, the rest the proces
 works on its residuals: at each point it sees x and log s(x), and predicts the distribution of z = (y − m(x)) / s(x),
 where m and s are the process's mean and deviation given the same context. Context points are shown as residuals given
 the other context points. Calibration stretches a prediction about its mean by a factor that depends on the number of
-context points, and on whether a point lies beyond them.
+context points, and on whether a point lies beyond them. A small share of the prediction may be wider: outliers.
 """
 
 import math
@@ -21,6 +21,8 @@ from nvdp.errors import InputError
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
 
+Ask = Callable[[Any, Any, int], Prediction]  # of a network's posterior, at some points, with so many samples
+
 
 @dataclass(frozen=True)
 class Adjustment:
@@ -33,6 +35,7 @@ class Adjustment:
         sizes: Upper ends of the groups of context sizes; a last group has no end.
         factors: Of the predictive deviation, one for each group.
         factors_ahead: The same of points beyond the last context point, where x is one input.
+        tail: The share of outliers, and how much wider they are. Sampled functions have none.
     """
 
     process: Any = None
@@ -41,6 +44,7 @@ class Adjustment:
     sizes: tuple[int, ...] = ()
     factors: tuple[float, ...] = (1.0,)
     factors_ahead: tuple[float, ...] = (1.0,)
+    tail: tuple[float, float] = (0.0, 1.0)
 
     def factor(self, counts: Int[Tensor, " task"], ahead: bool = False) -> Float[Tensor, " task"]:
         """The factor of tasks with so many context points.
@@ -84,6 +88,23 @@ def blend(first: Prediction, second: Prediction, share: float) -> Prediction:
     return Prediction(functions, stds, False, torch.cat(parts))
 
 
+def stretched(prediction: Prediction, factor: float | Tensor) -> Prediction:
+    """The prediction, in float64, with all distances from its mean multiplied."""
+    mean = prediction.mean.double()
+    functions = mean + (prediction.functions.double() - mean) * factor
+    return replace(prediction, functions=functions, stds=prediction.stds.double() * factor)
+
+
+def with_tail(prediction: Prediction, share: float, width: float) -> Prediction:
+    """The mixture of a prediction and, with weight `share`, the same stretched by `width`.
+
+    >>> narrow = Prediction(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+    >>> round(with_tail(narrow, 0.2, 3.0).std.square().item(), 4)
+    2.6
+    """
+    return blend(stretched(prediction, width), prediction, share)
+
+
 def _pairs(first: Prediction, second: Prediction) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     return (first.functions, second.functions), (first.stds, second.stds)
 
@@ -119,15 +140,15 @@ class AdjustedPosterior:
 
     def predict(self, x: Any, samples: int = 0, generator: torch.Generator | int | None = None) -> Prediction:
         """The prediction at x: see `nvdp.Posterior.predict`. Sampled functions are coherent with the process too."""
-        return self._answer(x, lambda network, at: network.predict(at, samples, generator), samples, generator)
+        return self._answer(x, lambda network, at, count: network.predict(at, count, generator), samples, generator)
 
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Prediction:
         """Mixture components of single points: see `nvdp.Posterior.components`."""
-        return self._answer(x, lambda network, at: network.components(at, samples, generator))
+        return self._answer(x, lambda network, at, _: network.components(at, samples, generator))
 
     def at_mean_parameters(self, x: Any) -> Prediction:
         """The prediction with φ at its mean: see `nvdp.Posterior.at_mean_parameters`."""
-        return self._answer(x, lambda network, at: network.at_mean_parameters(at))
+        return self._answer(x, lambda network, at, _: network.at_mean_parameters(at))
 
     def functions(self, samples: int, seed: int = 0) -> Callable[[Tensor], Any]:
         """Functions of the network, not calibrated, that stay the same wherever they are evaluated."""
@@ -205,29 +226,28 @@ class AdjustedPosterior:
     def _answer(
         self,
         x: Any,
-        ask: Callable[[Any, Any], Prediction],
+        ask: Ask,
         samples: int = 0,
         generator: torch.Generator | int | None = None,
     ) -> Prediction:
         if self._after is None:
-            return self._calibrated(ask(self.network, x), x)
+            alone = ask(self.network, x, samples)
+            return self._calibrated(alone if samples else with_tail(alone, *self.adjustment.tail), x)
         at, share = self._inputs(x), self.adjustment.share
-        prediction = self._functions(at, ask, samples, generator) if samples else None
-        if prediction is None:
-            network = self._of_network(at, ask) if share else None
-            process = self._after.predict(at) if share < 1 else None
-            prediction = network or process
-            if network is not None and process is not None:
-                prediction = blend(network, process, share)
+        if samples:
+            return self._calibrated(self._functions(at, ask, samples, generator), at)
+        network = self._of_network(at, ask) if share else None
+        process = self._after.predict(at) if share < 1 else None
+        prediction = blend(network, process, share) if network and process else network or process
         assert prediction is not None
-        return self._calibrated(prediction, at)
+        return self._calibrated(with_tail(prediction, *self.adjustment.tail), at)
 
-    def _of_network(self, at: Tensor, ask: Callable[[Any, Any], Prediction]) -> Prediction:
+    def _of_network(self, at: Tensor, ask: Ask, samples: int = 0) -> Prediction:
         """The network's answer; around a process that of its residuals, at the process's mean and deviation."""
         if not self.adjustment.around:
-            return ask(self.network, at.to(self.like))
+            return ask(self.network, at.to(self.like), samples)
         expected = self._plain.predict(at)
-        residual = ask(self.network, _seen(at, expected))
+        residual = ask(self.network, _seen(at, expected), samples)
         functions = expected.functions + expected.stds * residual.functions
         stds = expected.stds * residual.stds
         return Prediction(functions, stds, residual.coherent, residual.log_weights, residual.noise)
@@ -237,16 +257,14 @@ class AdjustedPosterior:
         """The process as the network knows it: all tasks have the same scales."""
         return self.adjustment.process.plain.given(self.points)
 
-    def _functions(
-        self, at: Tensor, ask: Callable[[Any, Any], Prediction], samples: int, generator: torch.Generator | int | None
-    ) -> Prediction:
+    def _functions(self, at: Tensor, ask: Ask, samples: int, generator: torch.Generator | int | None) -> Prediction:
         """Coherent functions: the network's share of them, then those of the process."""
         if not isinstance(generator, torch.Generator):
             generator = torch.Generator().manual_seed((generator or 0) + 1)
         own = round(self.adjustment.share * samples)
         parts = []
         if own:
-            of_network = self._of_network(at, ask)
+            of_network = self._of_network(at, ask, own)
             functions, stds = of_network.functions[:own], of_network.stds[:own]
             if self.adjustment.around:
                 expected, drawn = self._plain.predict(at), self._plain.sample(at, own, generator)
@@ -281,9 +299,7 @@ class AdjustedPosterior:
         factor = self._factor(x, prediction)
         if bool((factor == 1).all()):
             return prediction
-        mean = prediction.mean.double()
-        functions = mean + (functions.double() - mean) * factor
-        return replace(prediction, functions=functions, stds=stds.double() * factor)
+        return stretched(prediction, factor)
 
     def _factor(self, x: Any, prediction: Prediction) -> Tensor:
         """Of each point: tasks with few context points, and points beyond them, have factors of their own."""

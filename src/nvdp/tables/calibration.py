@@ -1,9 +1,10 @@
 """What held-out tasks say about a fit: the network's share of the prediction, and factors of the predictive deviation.
 
-The share maximises the likelihood of held-out tasks. The factors make their 90 % intervals cover 90 % of the outputs
-(split conformal prediction with a relative score): by groups of context sizes, and apart for points beyond the context.
-Few tasks say little, so the share is drawn towards 0, i.e. to the process, and the factors towards 1. Where few tasks
-were held out, the process is also fitted to parts of the training tasks and asked about the others.
+The share maximises the likelihood of held-out tasks, and so does the tail: how many outputs are outliers, and how far
+they lie. The factors make 90 % intervals cover 90 % of the outputs (split conformal prediction with a relative score):
+by groups of context sizes, and apart for points beyond the context. Few tasks say little, so the share is drawn towards
+0, i.e. to the process, the tail too, and the factors towards 1. Where few tasks were held out, the process is also
+fitted to parts of the training tasks and asked about the others.
 """
 
 import math
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from nvdp.data.frames import FrameTasks
 from nvdp.models.hierarchical_gp import HierarchicalGP
-from nvdp.posteriors.adjusted import Adjustment, blend, is_ordered
+from nvdp.posteriors.adjusted import Adjustment, blend, is_ordered, stretched, with_tail
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.prior import fit_prior
 from nvdp.tables.tasks import in_folds
@@ -28,6 +29,9 @@ DOUBT, DOUBT_OF_GROUP = 40, 120  # tasks that count as much as the belief that a
 DOUBT_OF_NETWORK = 40  # tasks that count as much as the belief that the process is enough
 SHARES = tuple(step / 10 for step in range(11))
 LARGEST_FACTOR = 3.0
+TAIL_SHARES, TAIL_WIDTHS = (0.02, 0.05, 0.1, 0.2), (2.0, 3.0, 4.0)  # of outliers
+FACTORS = (0.8, 0.9, 1.0, 1.15)  # of everything, to choose a tail by
+MOST_OF_TAIL = 200_000  # numbers that a tail is chosen by
 LEVEL = 0.9
 ENOUGH, FOLDS, MOST_CROSSED = 60, 4, 120  # held-out tasks; else folds, and most tasks, that the process is crossed by
 MOST_AT_ONCE = 64  # contexts
@@ -100,21 +104,21 @@ def adjusted(
     alone = Adjustment(process, around)
     parts = [part for batch in batches for part in _parts(batch)]
     network = [alone.adapt(model, part.context).predict(part.x) for part in parts]
-    errors, share = [], 1.0
+    answers, share = list(zip(network, parts, strict=True)), 1.0
     ordered = is_ordered(process, batches[0].x.shape[-1])
-    if process is None:
-        errors = [Errors.of(each, part, ordered) for each, part in zip(network, parts, strict=True)]
-    else:
+    if process is not None:
         others = [process.given(part.context).predict(part.x.double()) for part in parts]
         share = round(_best_share(network, others, parts) * tasks / (tasks + DOUBT_OF_NETWORK), 3)
-        blended = (blend(ours, theirs, share) for ours, theirs in zip(network, others, strict=True))
-        errors = [Errors.of(each, part, ordered) for each, part in zip(blended, parts, strict=True)]
+        answers = [(blend(ours, theirs, share), part) for (ours, part), theirs in zip(answers, others, strict=True)]
         if training is not None and tasks < ENOUGH:
             crossed = training.sets[:MOST_CROSSED]
-            errors += _crossed(process, replace(training, sets=tuple(crossed)), ordered)
+            answers += _crossed(process, replace(training, sets=tuple(crossed)))
             tasks += len(crossed)
-    inside, ahead = _factors(Errors.joined(errors), tasks)
-    return Adjustment(process, around, share, SIZES, inside, ahead)
+    tail_share, width = best_tail(answers)
+    tail = (round(tail_share * tasks / (tasks + DOUBT), 3), width)
+    errors = Errors.joined(Errors.of(with_tail(answer, *tail), part, ordered) for answer, part in answers)
+    inside, ahead = _factors(errors, tasks)
+    return Adjustment(process, around, share, SIZES, inside, ahead, tail)
 
 
 def _parts(batch: TaskBatch) -> Iterable[TaskBatch]:
@@ -140,14 +144,47 @@ def _best_share(network: list[Prediction], process: list[Prediction], batches: l
     return SHARES[int(scores.argmax())]
 
 
-def _crossed(process: HierarchicalGP, training: FrameTasks, ordered: bool) -> list[Errors]:
-    """Errors of the process for tasks that it has not been fitted to: fold by fold."""
+def best_tail(answers: Sequence[tuple[Prediction, TaskBatch]]) -> tuple[float, float]:
+    """The share and the width of outliers that make the targets most likely, whatever factor everything has.
+
+    Args:
+        answers: Predictions at all points of batches of tasks; every context counts alike.
+
+    Returns:
+        The share, 0 if there are none, and the width.
+    """
+    ways = [(factor, 0.0, 1.0) for factor in FACTORS]
+    ways += [(factor, share, width) for factor in FACTORS for share in TAIL_SHARES for width in TAIL_WIDTHS]
+    scores, numbers = torch.zeros(len(ways), dtype=torch.float64), 0
+    for answer, batch in answers:
+        numbers += answer.functions.numel()
+        if numbers > MOST_OF_TAIL * len(answer.functions) and scores.any():
+            break
+        known = _known(batch)
+        weight = known / known.sum((1, 2), keepdim=True).clamp(min=1)
+
+        def density(factor: float, answer: Prediction = answer, batch: TaskBatch = batch) -> Tensor:
+            found: Tensor = stretched(answer, factor).log_prob(batch.y).double().nan_to_num(neginf=-1e3)
+            return found
+
+        at = {factor: density(factor) for factor in {a * b for a in FACTORS for b in (1.0, *TAIL_WIDTHS)}}
+        for place, (factor, share, width) in enumerate(ways):
+            value = at[factor]
+            if share:
+                value = torch.logaddexp(value + math.log(1 - share), at[factor * width] + math.log(share))
+            scores[place] += (value * weight).sum()
+    _, share, width = ways[int(scores.argmax())]
+    return share, width
+
+
+def _crossed(process: HierarchicalGP, training: FrameTasks) -> list[tuple[Prediction, TaskBatch]]:
+    """What the process predicts of tasks that it has not been fitted to: fold by fold."""
     found = []
     for others, fold in in_folds(list(training.sets), min(FOLDS, len(training.sets)), seed=0):
         fitted = fit_prior(others, process.kernel.parts, start=process)
         for batch in replace(training, sets=tuple(fold)).scored_batches(0, len(fold)):
             for part in _parts(batch):
-                found.append(Errors.of(fitted.given(part.context).predict(part.x.double()), part, ordered))
+                found.append((fitted.given(part.context).predict(part.x.double()), part))
     return found
 
 

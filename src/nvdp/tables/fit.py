@@ -300,7 +300,7 @@ class TableScores:
             cases = scored_cases(scored, seed, size, self.forecast, 60)
             if cases:
                 _extend(self.by_size.setdefault(size, {}), quick, cases)
-        uncalibrated = replace(fitted.adjustment, sizes=(), factors=(1.0,), factors_ahead=(1.0,))
+        uncalibrated = replace(fitted.adjustment, sizes=(), factors=(1.0,), factors_ahead=(1.0,), tail=(0.0, 1.0))
         plain = replace(fitted.predictor(), adjustment=uncalibrated)
         self.uncalibrated += score_cases(rivals.fitted_model(plain), scored_cases(scored, seed, prefix=self.forecast))
 
