@@ -23,6 +23,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} '{name}'; {hint}: {', '.join(names)}")
 
 
+def counted(number: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "task"), counted(1_200, "task")
+    ('1 task', '1,200 tasks')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class Note(UserWarning):
     """Something that a user should know about what was given; the command line prints it as one line."""
 

@@ -4,7 +4,10 @@ The graph takes one task in the user's units: a context of any number of points,
 It is traced from the code that predicts in PyTorch.
 """
 
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from importlib.util import find_spec
@@ -87,7 +90,7 @@ def export_onnx(predictor: Predictor, path: Path, inputs: int | None = None, cla
     example, traced = _example(predictor, inputs, classes), AdaptAndPredict(predictor).eval()
     outputs = ("probabilities",) if isinstance(model, Classifier) else ("mean", "std")
     dynamic = {0: torch.export.Dim.DYNAMIC}
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), _without_log_lines(), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's, about its own parts
         traced(*example)  # fixed noise is drawn now, and is a constant of the graph
         program = torch.onnx.export(
@@ -124,6 +127,18 @@ def _example(predictor: Predictor, inputs: int | None, classes: int | None) -> t
     sizes = ((TRACED_POINTS, wide), (TRACED_POINTS, widths.y), (TRACED_QUERIES, wide))
     first, second, third = (torch.rand(size, generator=generator) for size in sizes)
     return first, second, third
+
+
+@contextmanager
+def _without_log_lines() -> Iterator[None]:
+    """PyTorch logs a line for each operator of torchvision, which is not needed."""
+    log = logging.getLogger("torch.onnx._internal.exporter._registration")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def _silu_backward() -> Any:

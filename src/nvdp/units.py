@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nvdp.errors import FarNote, InputError
+from nvdp.errors import FarNote, InputError, Note
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, as_tensor
 
@@ -217,6 +217,7 @@ class ContextUnits(Units):
         warnings.warn(
             f"the context has {count} points and this model reads at most {MOST_POINTS}; "
             f"a random choice of {MOST_POINTS} is used",
+            Note,
             stacklevel=4,
         )
         chosen = np.sort(np.random.default_rng(0).choice(count, MOST_POINTS, replace=False))

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,9 @@ import pytest
 from command_line import nvdp
 from typer.testing import CliRunner
 
-from nvdp.cli import app, evaluate, fit, runs, score, store  # noqa: F401  (they add their commands)
-from nvdp.errors import InputError
+from nvdp.cli import app, data, evaluate, fit, runs, score, store  # noqa: F401  (they add their commands)
+from nvdp.errors import FarNote, InputError
+from nvdp.tables import NVDPRegressor
 
 COLUMNS = ["--task", "tree", "--x", "day", "--y", "size"]
 FEW = ["--steps", "6", "--quiet"]
@@ -105,7 +107,7 @@ def test_a_fit_tells_which_tasks_it_left_out_and_how_many_it_scored(tmp_path, mo
     result = fitted(pd.concat([growth(20), growth(1, rows=9).assign(tree="long"), short]), tmp_path)
     assert result.exit_code == 0, result.output + repr(result.exception)
     assert "left out 3 tasks with fewer than 2 whole rows" in result.output
-    assert "of 1 tasks with more than 8 rows a random 8 were kept" in result.output
+    assert "of 1 task with more than 8 rows a random 8 were kept" in result.output
     assert "2 of 4 held-out tasks" in " ".join(result.output.split())
 
 
@@ -247,7 +249,7 @@ def changed(**columns):
     [
         (growth().drop(columns="size"), "unknown column 'size'"),
         (changed(size=["tall"] + [1.0] * 71), "holds 'tall' in line 2"),
-        (growth(1), "1 tasks, 1 of them with at least 2 whole rows"),
+        (growth(1), "1 task, 1 of them with at least 2 whole rows"),
         (growth(12, rows=1), "12 tasks, 0 of them with at least 2"),
         (changed(size=np.inf), "holds inf in line 2"),
         (growth(0), "0 rows"),
@@ -332,3 +334,67 @@ def test_columns_that_are_given_of_a_task_are_inputs_of_its_prediction(tmp_path)
     (tmp_path / "new.csv").write_text("\n".join([*rows, "b,3,15,rye"]))
     result = run(*arguments, "--force")
     assert "column 'diet' holds 'rye' in line 4; expected one of barley, oats" in str(result.exception)
+
+
+def test_a_pretrained_model_predicts_and_is_scored_on_a_table_whose_columns_are_named(tmp_path):
+    assert run("data", "sample", tmp_path).exit_code == 0
+    assert "growth.csv exists" in str(run("data", "sample", tmp_path).exception)
+    new, at, out = (tmp_path / name for name in ("new.csv", "grid.csv", "pred.csv"))
+    named = ["--x", "day", "--y", "size"]
+    result = run("predict", "general", "--context", new, "--at", at, *named, "--out", out, "--plot", tmp_path / "p.png")
+    assert result.exit_code == 0, result.output + repr(result.exception)
+    assert "41 predictions of 1 task\n" in result.output
+    rows, context, asked = (pd.read_csv(path) for path in (out, new, at))
+    estimator = NVDPRegressor().fit(context[["day"]], context["size"])
+    mean, std = estimator.predict(asked[["day"]], return_std=True)
+    np.testing.assert_allclose(rows[["mean", "std"]], np.stack([mean, std], 1), rtol=1e-4, atol=1e-5)
+    assert (tmp_path / "p.png").exists()
+
+    alone = run("predict", "general", "--context", new, *named, "--out", tmp_path / "auto.csv")
+    grid = pd.read_csv(tmp_path / "auto.csv")["day"]
+    assert (grid.min(), grid.max()) == (context["day"].min(), context["day"].max())
+    assert alone.exit_code == 0
+
+    table = tmp_path / "growth.csv"
+    several = run("predict", "general", "--context", table, *named, "--task", "tree", "--out", tmp_path / "all.csv")
+    assert "8,000 predictions of 40 tasks" in several.output
+    told = json.loads(run("score", "general", table, *named, "--task", "tree", "--json").stdout)
+    assert told["tasks"] == 40
+    assert 0.8 < told["scores"]["coverage90"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["general"], "general was not fitted to a table; name its columns with --x and --y"),
+        (["general", "--x", "day", "--y", "height"], "height"),
+        (["general", "--x", "day", "--y", "size", "--task", "plant"], "plant"),
+        (["general", "--x", "day,a,b,c", "--y", "size"], "--x names 4 columns; general takes 1 to 3"),
+        (["general", "--x", "day", "--y", "size,tree"], "--y names 2 columns; general takes 1"),
+        (["omniglot", "--x", "day", "--y", "size"], "omniglot is a classifier"),
+    ],
+)
+def test_columns_that_a_pretrained_model_cannot_take_are_one_line(tmp_path, options, message):
+    growth(1).to_csv(tmp_path / "new.csv", index=False)
+    result = run("predict", *options, "--context", tmp_path / "new.csv", "--out", tmp_path / "pred.csv")
+    assert isinstance(result.exception, InputError)
+    assert message in str(result.exception)
+    assert not (tmp_path / "pred.csv").exists()
+
+
+def test_a_fitted_model_knows_its_columns_and_filters_of_warnings_stay_as_they_are(model, tmp_path):
+    growth(1).to_csv(tmp_path / "new.csv", index=False)
+    asked = ["predict", model, "--context", tmp_path / "new.csv", "--out", tmp_path / "pred.csv"]
+    assert "knows its columns; leave out --x" in str(run(*asked, "--x", "day").exception)
+    before = list(warnings.filters)
+    assert run(*asked).exit_code == 0
+    assert warnings.filters == before
+
+
+def test_queries_far_from_the_context_of_a_pretrained_model_are_told(tmp_path):
+    growth(1).to_csv(tmp_path / "new.csv", index=False)
+    pd.DataFrame({"day": [5.0, 5000.0]}).to_csv(tmp_path / "at.csv", index=False)
+    options = ["--x", "day", "--y", "size", "--at", tmp_path / "at.csv", "--out", tmp_path / "pred.csv"]
+    with pytest.warns(FarNote, match="1 of 2 points lie more than 10 standard deviations"):
+        run("predict", "general", "--context", tmp_path / "new.csv", *options)
+    assert (tmp_path / "pred.csv").exists()

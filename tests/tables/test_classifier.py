@@ -119,7 +119,7 @@ def test_tasks_may_be_a_frame_with_words_as_labels():
     ("given", "words"),
     [
         ([], "0 tasks have 2 classes of 2 points"),
-        (tasks(1), "1 tasks have 2 classes"),
+        (tasks(1), "2 tasks with 2 classes of 2 points; got 1"),
         ([(np.zeros((4, 2)), [0, 1])], r"X has 4 rows and y has shape \(2,\)"),
         ([(np.zeros((4, 2)), [0, 0, 1, 1]), (np.zeros((4, 3)), [0, 0, 1, 1])], r"got \[2, 3\]"),
         ([5], "task 0 is a int"),

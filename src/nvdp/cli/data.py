@@ -1,17 +1,18 @@
-"""Commands about data sets: list, fetch, path and check."""
+"""Commands about data sets: list, fetch, path, check, and a sample table."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import PAPER, DataDir
+from nvdp.cli.options import PAPER, DataDir, Force
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from nvdp.data.public.fetch import PublicSet
 
-data = typer.Typer(help="Public image sets: list, download and check them.", no_args_is_help=True)
+data = typer.Typer(help="Public image sets: list, download and check them. A sample table.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel=PAPER)
 
 Name = Annotated[str, typer.Argument(help="mnist, omniglot, celeba or miniimagenet.")]
@@ -81,3 +82,42 @@ def check(name: Name, data_dir: DataDir = None) -> None:
     complete = counts == _set(name).counts
     numbers = ", ".join(f"{count:,} {split}" for split, count in counts.items())
     typer.echo(f"{name}: {numbers}; {'complete' if complete else 'a part of the set'}")
+
+
+TREES, KNOWN_DAYS = 40, 5
+
+
+@data.command()
+def sample(
+    folder: Annotated[Path, typer.Argument(help="Where to write growth.csv, new.csv and grid.csv.")],
+    seed: Annotated[int, typer.Option(help="Seed of the simulated trees.")] = 0,
+    force: Force = False,
+) -> None:
+    """Write a table to try nvdp fit and nvdp predict with: simulated trees that grow in S-shaped curves.
+
+    growth.csv has 40 trees, new.csv the first five rows of another tree, and grid.csv days to predict it at.
+
+    Example: nvdp data sample sample/
+    """
+    import numpy as np
+    import pandas as pd
+
+    from nvdp.system import check_outputs, write_text
+
+    random = np.random.default_rng(seed)
+    parts = []
+    for tree in range(TREES + 1):
+        day = np.sort(random.choice(np.arange(0, 200, 5), random.integers(8, 14), replace=False))
+        height, middle, pace = random.normal([10, 90, 25], [2, 15, 3])
+        size = height / (1 + np.exp((middle - day) / pace)) + random.normal(0, 0.15, len(day))
+        parts.append(pd.DataFrame({"tree": f"tree {tree + 1}", "day": day, "size": size.round(3)}))
+    tables = {
+        "growth.csv": pd.concat(parts[:-1]),
+        "new.csv": parts[-1][:KNOWN_DAYS],
+        "grid.csv": pd.DataFrame({"tree": f"tree {TREES + 1}", "day": np.arange(0, 205, 5)}),
+    }
+    check_outputs([folder / name for name in tables], [], force)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, table in tables.items():
+        write_text(folder / name, table.to_csv(index=False))
+        typer.echo(f"wrote {folder / name}: {len(table)} rows")

@@ -1,5 +1,6 @@
 """Commands for a table of many short series: fit and predict."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Force
 from nvdp.cli.tables import (
     column_names,
+    columns_of,
     predicted_rows,
     predicted_together,
     say,
@@ -19,13 +21,13 @@ from nvdp.cli.tables import (
     together,
     write_predictions,
 )
-from nvdp.errors import InputError
+from nvdp.errors import InputError, counted
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nvdp.data.tables import TableTask
+    from nvdp.data.tables import Columns, TableTask
     from nvdp.loading import Predictor
     from nvdp.plots.tables import TablePanel
 
@@ -96,9 +98,10 @@ def fit(
         say(f"column '{name}' is constant; there is nothing to learn about it")
     tasks = report["tasks"]
     if tasks["too_short"]:
-        say(f"left out {tasks['too_short']} tasks with fewer than 2 whole rows")
+        say(f"left out {counted(tasks['too_short'], 'task')} with fewer than 2 whole rows")
     if tasks["thinned"]:
-        say(f"of {tasks['thinned']} tasks with more than {MOST_ROWS:,} rows a random {MOST_ROWS:,} were kept")
+        large = counted(tasks["thinned"], "task")
+        say(f"of {large} with more than {MOST_ROWS:,} rows a random {MOST_ROWS:,} were kept")
     if tasks["too_few_for_both"]:
         say(f"so few tasks: the {tasks['held_out']} held-out ones also ended the training, so their scores flatter")
     way = f", by {folds}-fold cross-validation" if folds else ""
@@ -134,10 +137,17 @@ def fit(
 
 @app.command(rich_help_panel=OWN_DATA)
 def predict(
-    folder: Annotated[str, typer.Argument(help="The folder that `nvdp fit` left.", metavar="DIR")],
+    folder: Annotated[
+        str, typer.Argument(help="The folder that `nvdp fit` left, or a pretrained name: general.", metavar="MODEL")
+    ],
     context: Annotated[Path, typer.Option(help="Rows to predict from: the columns of the fitted table.")],
     out: Annotated[Path, typer.Option(help="The CSV to write: the rows of --at with mean, std, q05, q50 and q95.")],
     at: Annotated[str, typer.Option(help="A file with the task and input columns, or auto: an even grid.")] = "auto",
+    task: Annotated[
+        str | None, typer.Option(help="The column of tasks, for a pretrained model; left out, all rows are one task.")
+    ] = None,
+    x: Annotated[str | None, typer.Option(help="The columns of inputs, for a pretrained model.")] = None,
+    y: Annotated[str | None, typer.Option(help="The column of outputs, for a pretrained model.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
     ] = None,
@@ -146,9 +156,11 @@ def predict(
 ) -> None:
     """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
 
-    Files without the task column are of one task. Files that exist are replaced with --force only, inputs never.
+    A fitted model knows its columns; for a pretrained one name them. Files without the task column are of one task.
+    Files that exist are replaced with --force only, inputs never.
 
-    Example: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
+    Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
+              nvdp predict general --context few.csv --x day --y size --out pred.csv
     """
     from nvdp.data.tables import read_frame, split_tasks
     from nvdp.loading import load
@@ -159,58 +171,67 @@ def predict(
     drawn = [] if plot is None else figure_paths(plot)
     check_outputs([out, *drawn], [context, Path(at)], force)
     predictor = load(folder)
-    columns = predictor.columns
-    if columns is None:
-        raise InputError(f"{folder} was not fitted to a table, so its columns have no names; `nvdp fit` makes such")
+    columns = columns_of(predictor, folder, task, x, y)
     if plot is not None and len(columns.x) > 1:
-        raise InputError(f"--plot draws functions of one input; this model has {len(columns.x)}")
+        raise InputError(f"--plot draws functions of one input; there are {len(columns.x)}")
     given = read_frame(context)
-    task = columns.task if columns.task in given.columns else None
-    known = split_tasks(given, replace(columns, task=task, group=None), str(context))
+    if predictor.columns is not None and columns.task not in given.columns:
+        columns = replace(columns, task=None)
+    known = split_tasks(given, replace(columns, group=None), str(context))
     say(known.note)
-    frame = _grid(predictor, task, [each.name for each in known.tasks]) if at == "auto" else read_frame(Path(at))
+    names = [each.name for each in known.tasks]
+    frame = _grid(columns, _reach(predictor, known.tasks), names) if at == "auto" else read_frame(Path(at))
     there = all(name in frame.columns for name in columns.given)
-    asked = replace(columns, task=task, y=(), group=None)
+    asked = replace(columns, y=(), group=None)
     queries = split_tasks(frame, asked if there else replace(asked, given=(), levels=()), at)
     say(queries.note)
     contexts = {each.name: each for each in known.tasks}
     if not there:
         queries = replace(queries, tasks=tuple(_with_given(predictor, each, contexts) for each in queries.tasks))
-    unknown = [each.name for each in queries.tasks if each.name not in contexts]
-    if unknown:
-        say(f"{len(unknown)} tasks have no context, the first is '{unknown[0]}'; theirs is the prior prediction")
-    say_far(predictor, known.tasks)
-    say_far(predictor, queries.tasks)
+    if unknown := [each.name for each in queries.tasks if each.name not in contexts]:
+        without = "1 task has" if len(unknown) == 1 else f"{len(unknown)} tasks have"
+        say(f"{without} no context, the first is '{unknown[0]}': predicted without one")
     parts = []
-    for pairs in together(queries.tasks, contexts):
-        if samples or len(pairs) == 1:
-            posteriors = ((_posterior(predictor, known), query) for known, query in pairs)
-            parts += [predicted_rows(posterior, query, samples, columns.y) for posterior, query in posteriors]
-        else:
-            parts.append(predicted_together(predictor, pairs, columns.y))
+    with say_far(predictor, known.tasks, queries.tasks):
+        for pairs in together(queries.tasks, contexts):
+            if samples or len(pairs) == 1:
+                posteriors = ((_posterior(predictor, known, query), query) for known, query in pairs)
+                parts += [predicted_rows(posterior, query, samples, columns.y) for posterior, query in posteriors]
+            else:
+                parts.append(predicted_together(predictor, pairs, columns.y))
     write_predictions(frame, parts, out)
-    typer.echo(f"wrote {out}: {sum(map(len, parts))} predictions of {len(queries.tasks)} tasks")
+    done = counted(sum(map(len, parts)), "prediction")
+    typer.echo(f"wrote {out}: {done} of {counted(len(queries.tasks), 'task')}")
     if plot is not None:
         import numpy as np
 
         from nvdp.plots.tables import figure_tables
 
-        panels = [_panel(predictor, each.name, each, np.empty((0, 2))) for each in known.tasks[:DRAWN]]
+        reach = _reach(predictor, [*known.tasks, *queries.tasks])
+        panels = [_panel(predictor, each.name, each, np.empty((0, 2)), reach) for each in known.tasks[:DRAWN]]
         for path in figure_tables(panels, plot, columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
 
 
-def _grid(predictor: "Predictor", task: str | None, names: list[str]) -> "pd.DataFrame":
+def _reach(predictor: "Predictor", tasks: "Sequence[TableTask]") -> tuple[float, float]:
+    """The range of the first input: that of training, or of all contexts where a model takes any."""
+    import math
+
+    units = predictor.units
+    if units.x_low and math.isfinite(units.x_high[0] - units.x_low[0]):
+        return units.x_low[0], units.x_high[0]
+    low, high = (float(end(end(each.x[:, 0]) for each in tasks)) for end in (min, max))
+    return (low, high) if low < high else (low - 1, high + 1)
+
+
+def _grid(columns: "Columns", reach: tuple[float, float], names: list[str]) -> "pd.DataFrame":
     import numpy as np
     import pandas as pd
 
-    assert predictor.columns is not None
-    inputs = predictor.columns.x
-    if len(inputs) > 1:
-        raise InputError(f"--at auto makes a grid of one input; this model has {len(inputs)}: give a file")
-    x = np.linspace(predictor.units.x_low[0], predictor.units.x_high[0], GRID)
-    columns: dict[str, Any] = {inputs[0]: np.tile(x, len(names))}
-    return pd.DataFrame({task: np.repeat(names, GRID), **columns} if task else columns)
+    if len(columns.x) > 1:
+        raise InputError(f"--at auto makes a grid of one input; there are {len(columns.x)}: give a file")
+    inputs: dict[str, Any] = {columns.x[0]: np.tile(np.linspace(*reach, GRID), len(names))}
+    return pd.DataFrame({columns.task: np.repeat(names, GRID), **inputs} if columns.task else inputs)
 
 
 def _with_given(predictor: "Predictor", task: "TableTask", contexts: "dict[str, TableTask]") -> "TableTask":
@@ -222,13 +243,12 @@ def _with_given(predictor: "Predictor", task: "TableTask", contexts: "dict[str, 
     return replace(task, x=np.concatenate([task.x, np.tile(own, (len(task.x), 1))], 1))
 
 
-def _posterior(predictor: "Predictor", context: "TableTask | None") -> Any:
+def _posterior(predictor: "Predictor", context: "TableTask | None", query: "TableTask") -> Any:
     if context is not None:
         return predictor.adapt(context.x, context.y)
     import numpy as np
 
-    units = predictor.units
-    return predictor.adapt(np.empty((0, len(units.x_centre))), np.empty((0, len(units.y_centre))))
+    return predictor.adapt(np.empty((0, query.x.shape[1])), np.empty((0, predictor.widths.y)))
 
 
 def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", index: int) -> "TablePanel":
@@ -241,19 +261,20 @@ def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", in
     case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
     context = TableTask("", case.x_context.numpy(), case.y_context.numpy(), np.arange(len(case.x_context)))
     others = np.stack([case.x_target[:, 0].numpy(), case.y_target[:, 0].numpy()], 1)
-    return _panel(predictor, f"held-out task {index + 1}", context, others)
+    return _panel(predictor, f"held-out task {index + 1}", context, others, _reach(predictor, [context]))
 
 
-def _panel(predictor: "Predictor", title: str, context: "TableTask", others: "np.ndarray") -> "TablePanel":
+def _panel(
+    predictor: "Predictor", title: str, context: "TableTask", others: "np.ndarray", reach: tuple[float, float]
+) -> "TablePanel":
     import numpy as np
 
     from nvdp.plots.tables import TablePanel
 
-    units = predictor.units
-    low, high = min(units.x_low[0], context.x[:, 0].min()), max(units.x_high[0], context.x[:, 0].max())
+    low, high = min(reach[0], context.x[:, 0].min()), max(reach[1], context.x[:, 0].max())
     x = np.linspace(low, high, GRID)
     asked = np.concatenate([x[:, None], np.tile(context.x[0, 1:], (GRID, 1))], 1)
-    prediction = _posterior(predictor, context).predict(asked)
+    prediction = predictor.adapt(context.x, context.y).predict(asked)
     mean, lower, upper = (
         part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
     )

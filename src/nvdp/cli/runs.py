@@ -104,9 +104,8 @@ def runs(
         return
     table = Table("run", "model", "task", Column("steps", justify="right"), "state", Column("LL", justify="right"))
     for run in found:
-        steps = "" if run.planned_steps is None else f"{run.steps:,} of {run.planned_steps:,}"
         state = f"[red]{run.state}" if run.state == DAMAGED else run.state
-        table.add_row(run.name, run.model, run.task, steps, state, "" if run.LL is None else f"{run.LL:.3f}")
+        table.add_row(run.name, run.model, run.task, _steps_text(run), state, "" if run.LL is None else f"{run.LL:.3f}")
     Console().print(table)
 
 
@@ -137,7 +136,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(asdict(summary) | about))
         return
     typer.echo(f"{summary.name}: {summary.model} on {summary.task}, {about['parameters']:,} parameters")
-    typer.echo(f"{summary.state}: {summary.steps:,} of {summary.planned_steps:,} steps")
+    typer.echo(f"{summary.state}: {_steps_text(summary)} steps")
     if summary.problem is not None:
         typer.echo(summary.problem)
     if summary.LL is not None:
@@ -169,6 +168,13 @@ def _unit_lines(columns: Any, units: Any) -> Iterator[str]:
         yield f"given: {name}" + (f" ({', '.join(levels)})" if levels else "")
     for name, centre, spread in zip(columns.y, units.y_centre, units.y_spread, strict=True):
         yield f"output {name}: around {centre:.4g} with a spread of {spread:.4g}"
+
+
+def _steps_text(run: "RunSummary") -> str:
+    """Steps that were done, of those planned where they differ; a fit ends when nothing is gained."""
+    if run.planned_steps is None:
+        return ""
+    return f"{run.steps:,}" if run.state == FINISHED else f"{run.steps:,} of {run.planned_steps:,}"
 
 
 def _score_text(score: Any) -> str:

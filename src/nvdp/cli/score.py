@@ -11,13 +11,18 @@ from rich.table import Table
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, AsJson
-from nvdp.errors import InputError
+from nvdp.errors import InputError, counted
 
 
 @app.command(rich_help_panel=OWN_DATA)
 def score(
-    folder: Annotated[str, typer.Argument(help="The folder that `nvdp fit` left.", metavar="DIR")],
+    folder: Annotated[
+        str, typer.Argument(help="The folder that `nvdp fit` left, or a pretrained name: general.", metavar="MODEL")
+    ],
     table: Annotated[Path, typer.Argument(help="New tasks: CSV or Parquet, with the columns of the fitted table.")],
+    task: Annotated[str | None, typer.Option(help="The column of tasks, for a pretrained model.")] = None,
+    x: Annotated[str | None, typer.Option(help="The columns of inputs, for a pretrained model.")] = None,
+    y: Annotated[str | None, typer.Option(help="The column of outputs, for a pretrained model.")] = None,
     context: Annotated[
         int | None, typer.Option(help="Points of each task to predict from. (default: a third, from 3 to 10)", min=1)
     ] = None,
@@ -27,13 +32,14 @@ def score(
     seed: Annotated[int, typer.Option(help="Which points are the context.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Score a fitted model on new tasks: each is predicted from some of its points and compared with the others.
+    """Score a model on new tasks: each is predicted from some of its points and compared with the others.
 
     LL is the log-likelihood of an output in the units of the table, higher is better; RMSE is the error of the mean.
 
-    Example: nvdp score model/ test.csv --forecast
+    Examples: nvdp score model/ test.csv --forecast
+              nvdp score general test.csv --task tree --x day --y size
     """
-    from nvdp.cli.tables import say, say_far
+    from nvdp.cli.tables import columns_of, say, say_far
     from nvdp.data.tables import read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
@@ -41,26 +47,23 @@ def score(
 
     use_threads()
     predictor = load(folder)
-    columns = predictor.columns
-    if columns is None:
-        raise InputError(f"{folder} was not fitted to a table; for a run of `nvdp train` there is `nvdp eval`")
-    read = read_tasks(table, replace(columns, group=None))
+    read = read_tasks(table, replace(columns_of(predictor, folder, task, x, y), group=None))
     say(read.note)
     least = 2 if context is None else context + 1
     usable = [(task.x, task.y) for task in read.tasks if len(task.x) >= least]
     if not usable:
-        raise InputError(f"{table} has {len(read.tasks)} tasks, none with at least {least} whole rows")
+        raise InputError(f"{table} has {counted(len(read.tasks), 'task')}, none with at least {least} whole rows")
     if len(usable) < len(read.tasks):
-        say(f"left out {len(read.tasks) - len(usable)} tasks with fewer than {least} whole rows")
-    say_far(predictor, read.tasks)
+        say(f"left out {counted(len(read.tasks) - len(usable), 'task')} with fewer than {least} whole rows")
     cases = scored_cases(usable, seed, context, forecast, most=len(usable))
-    scores = asdict(summary(score_cases(fitted_model(predictor), cases)))
+    with say_far(predictor, read.tasks):
+        scores = asdict(summary(score_cases(fitted_model(predictor), cases)))
     about = {"model": predictor.model.config.name, "tasks": len(usable), "forecast": forecast}
     if as_json:
         typer.echo(json.dumps(about | {"scores": scores}))
         return
-    way = "from its first points" if forecast else "from some of its points"
-    shown = Table("LL", "RMSE", "in 90 % interval", "in 50 % interval", title=f"{len(usable)} tasks, each {way}")
+    title = f"{counted(len(usable), 'task')}, each from {'its first' if forecast else 'some of its'} points"
+    shown = Table("LL", "RMSE", "in 90 % interval", "in 50 % interval", title=title)
     shown.add_row(
         f"{scores['LL']:.3f}", f"{scores['RMSE']:.4g}", f"{scores['coverage90']:.1%}", f"{scores['coverage50']:.1%}"
     )

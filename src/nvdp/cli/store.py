@@ -8,7 +8,7 @@ import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Force
-from nvdp.errors import InputError
+from nvdp.errors import InputError, counted
 
 store = typer.Typer(help="Keep the states of many small tasks in one file, or on a server.", no_args_is_help=True)
 app.add_typer(store, name="store", rich_help_panel=OWN_DATA)
@@ -47,7 +47,8 @@ def observe(file: File, table: Table, model: Model, task: TaskColumn, x: Inputs,
             line = rows.line(rows.tasks[which].rows[point])
             raise InputError(f"{table}, line {line}, {error}; nothing of the file was taken in") from None
         points = sum(len(each.x) for each in rows.tasks)
-        typer.echo(f"observed {points} points of {len(rows.tasks)} tasks; {tasks.place} holds {len(tasks)} tasks")
+        taken = f"observed {counted(points, 'point')} of {counted(len(rows.tasks), 'task')}"
+        typer.echo(f"{taken}; {tasks.place} holds {counted(len(tasks), 'task')}")
 
 
 @store.command()
@@ -79,12 +80,13 @@ def predict(
     say(queries.note)
     with TaskStore(file, predictor) as tasks:
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
-        say_far(predictor, queries.tasks)
-        parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
+        with say_far(predictor, queries.tasks):
+            parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
     if unknown:
-        say(f"{len(unknown)} tasks were never observed, the first is '{unknown[0]}'; theirs is the prior prediction")
+        never = "1 task was" if len(unknown) == 1 else f"{len(unknown)} tasks were"
+        say(f"{never} never observed, the first is '{unknown[0]}': predicted without a context")
     write_predictions(frame, parts, out)
-    typer.echo(f"wrote {out}: {sum(map(len, (each.rows for each in queries.tasks)))} predictions")
+    typer.echo(f"wrote {out}: {counted(sum(len(each.rows) for each in queries.tasks), 'prediction')}")
 
 
 @store.command()
@@ -99,7 +101,5 @@ def stats(
     if as_json:
         typer.echo(json.dumps(numbers))
         return
-    typer.echo(
-        f"{numbers['tasks']} tasks, {numbers['points']} points, {numbers['bytes'] / 1e6:.1f} MB, "
-        f"{numbers['bytes_per_task']} bytes a task"
-    )
+    held = ", ".join(counted(int(numbers[f"{what}s"]), what) for what in ("task", "point"))
+    typer.echo(f"{held}, {numbers['bytes'] / 1e6:.1f} MB, {numbers['bytes_per_task']} bytes a task")

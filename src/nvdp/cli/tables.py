@@ -2,18 +2,19 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from nvdp.errors import FarNote, InputError
+from nvdp.errors import FarNote, InputError, counted
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from nvdp.data.tables import TableTask
+    from nvdp.data.tables import Columns, TableTask
     from nvdp.loading import Predictor
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
@@ -33,21 +34,60 @@ def column_names(text: str) -> tuple[str, ...]:
     return names
 
 
+def columns_of(predictor: "Predictor", name: str, task: str | None, x: str | None, y: str | None) -> "Columns":
+    """The columns of the fitted table, or those that the options name for a model without a table.
+
+    Args:
+        predictor: The model.
+        name: Its folder or name, for errors.
+        task: The value of --task, and so on.
+        x: Names separated by commas.
+        y: Names separated by commas.
+    """
+    from nvdp.data.tables import Columns
+
+    named = [option for option, value in (("--task", task), ("--x", x), ("--y", y)) if value is not None]
+    if predictor.columns is not None:
+        if named:
+            raise InputError(f"{name} was fitted to a table and knows its columns; leave out {', '.join(named)}")
+        return predictor.columns
+    if predictor.kind != "regression":
+        raise InputError(f"{name} is a classifier; a table needs a model of regression such as general")
+    if x is None or y is None:
+        raise InputError(
+            f"{name} was not fitted to a table; name its columns with --x and --y, for several tasks --task"
+        )
+    columns, takes = Columns(task, column_names(x), column_names(y)), predictor.widths
+    for option, given, expected in (("--x", columns.x, takes.x), ("--y", columns.y, range(takes.y, takes.y + 1))):
+        if len(given) not in expected:
+            most = f"1 to {expected[-1]}" if len(expected) > 1 else str(expected[-1])
+            raise InputError(f"{option} names {counted(len(given), 'column')}; {name} takes {most}")
+    return columns
+
+
 def say(note: str | None) -> None:
     """A note for a person, on standard error."""
     if note is not None:
         typer.echo(f"note: {note}", err=True)
 
 
-def say_far(predictor: "Predictor", tasks: Sequence["TableTask"]) -> None:
-    """One note about the points of all tasks that are unlike the data of training, instead of one for each task."""
+@contextmanager
+def say_far(predictor: "Predictor", *groups: Sequence["TableTask"]) -> Iterator[None]:
+    """One note about the points of all tasks that are unlike the data of training, instead of one for each task.
+
+    Where each context brings its own units, its warnings are shown.
+    """
     import numpy as np
 
-    if not tasks:
-        return
-    y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
-    say(predictor.units.far(np.concatenate([each.x for each in tasks]), y))
-    warnings.simplefilter("ignore", FarNote)
+    from nvdp.units import ContextUnits
+
+    with warnings.catch_warnings():
+        if not isinstance(predictor.units, ContextUnits):
+            warnings.simplefilter("ignore", FarNote)
+        for tasks in filter(None, groups):
+            y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
+            say(predictor.units.far(np.concatenate([each.x for each in tasks]), y))
+        yield
 
 
 def predicted_rows(posterior: Any, task: "TableTask", samples: int, outputs: Sequence[str] = ()) -> "pd.DataFrame":
@@ -78,7 +118,7 @@ def predicted_together(
 
     from nvdp.tasks import PointSet
 
-    inputs, width, pad = pairs[0][1].x.shape[1], len(predictor.units.y_centre), torch.nn.utils.rnn.pad_sequence
+    inputs, width, pad = pairs[0][1].x.shape[1], predictor.widths.y, torch.nn.utils.rnn.pad_sequence
     sizes = torch.tensor([0 if context is None else len(context.x) for context, _ in pairs])
     none = np.empty((0, inputs)), np.empty((0, width))
     given = [none if context is None else (context.x, context.y) for context, _ in pairs]

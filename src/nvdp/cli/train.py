@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given
 from nvdp.errors import InputError, unknown_name
 
 DEFAULT_MINUTES = 30.0  # of pretraining
@@ -91,7 +91,9 @@ def train(
         Path | None,
         typer.Option(
             rich_help_panel=MODEL,
-            help="Begin with the weights of this finished run; a larger encoder and rate networks are grown from them.",
+            help="Begin with the weights of this finished run, or of a pretrained model; a larger encoder and rate "
+            "networks are grown from them.",
+            callback=lambda run: None if run is None else find(run),
         ),
     ] = None,
     way: Annotated[

@@ -65,7 +65,7 @@ class Adjustment:
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
 
 
-def is_ordered(process: Any, inputs: int) -> bool:
+def only_first_varies(process: Any, inputs: int) -> bool:
     """Whether only the first input changes within a task, so that points may lie beyond a context."""
     return inputs == 1 if process is None else process.kernel.varying == (0,)
 
@@ -305,7 +305,11 @@ class AdjustedPosterior:
         """Of each point: tasks with few context points, and points beyond them, have factors of their own."""
         inside, beyond = (self.adjustment.factor(self.counts, ahead) for ahead in (False, True))
         points = self.points
-        if points is None or not is_ordered(self.adjustment.process, points.x.shape[-1]) or not bool(self.counts.any()):
+        if (
+            points is None
+            or not only_first_varies(self.adjustment.process, points.x.shape[-1])
+            or not bool(self.counts.any())
+        ):
             return inside[0] if self.single else inside[:, None, None]
         last = torch.where(points.mask, points.x[..., 0].double(), -math.inf).amax(1)
         at = torch.as_tensor(x, dtype=torch.float64)

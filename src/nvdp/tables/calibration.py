@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nvdp.data.frames import FrameTasks
 from nvdp.models.hierarchical_gp import HierarchicalGP
-from nvdp.posteriors.adjusted import Adjustment, blend, is_ordered, stretched, with_tail
+from nvdp.posteriors.adjusted import Adjustment, blend, only_first_varies, stretched, with_tail
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.prior import fit_prior
 from nvdp.tables.tasks import in_folds
@@ -105,7 +105,7 @@ def adjusted(
     parts = [part for batch in batches for part in _parts(batch)]
     network = [alone.adapt(model, part.context).predict(part.x) for part in parts]
     answers, share = list(zip(network, parts, strict=True)), 1.0
-    ordered = is_ordered(process, batches[0].x.shape[-1])
+    ordered = only_first_varies(process, batches[0].x.shape[-1])
     if process is not None:
         others = [process.given(part.context).predict(part.x.double()) for part in parts]
         share = round(_best_share(network, others, parts) * tasks / (tasks + DOUBT_OF_NETWORK), 3)

@@ -16,7 +16,7 @@ import torch
 
 from nvdp.data.frames import FrameTasks
 from nvdp.data.tables import Columns, TaskTable, read_frame, read_tasks, split_tasks
-from nvdp.errors import InputError
+from nvdp.errors import InputError, counted
 from nvdp.loading import Predictor, write_fit
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.posteriors.adjusted import Adjustment
@@ -77,7 +77,7 @@ def usable_tasks(table: TaskTable, origin: str) -> list[Arrays]:
             usable.append((task.x[kept], task.y[kept]))
     if len(usable) < 2:
         raise InputError(
-            f"{origin} has {len(table.tasks)} tasks, {len(usable)} of them with at least 2 whole rows; "
+            f"{origin} has {counted(len(table.tasks), 'task')}, {len(usable)} of them with at least 2 whole rows; "
             "learning from tasks needs at least 2 such"
         )
     return usable

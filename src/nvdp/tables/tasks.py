@@ -98,7 +98,7 @@ def as_tasks(
         raise InputError(f"tasks must share their {shared}; got {[w[0] for w in widths] if labels else widths}")
     if len(usable) < 2:
         need = "2 classes of 2 points" if labels else "at least 2 points"
-        raise InputError(f"{len(usable)} tasks have {need}; learning from tasks needs at least 2 such")
+        raise InputError(f"learning from tasks needs at least 2 tasks with {need}; got {len(usable)}")
     return usable
 
 
