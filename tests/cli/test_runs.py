@@ -164,7 +164,9 @@ def test_a_fitted_model_is_told_with_its_scores_and_may_have_ended_early(tmp_pat
     fitted = Predictor(model, Units.identity(1, 1), config, Columns("tree", ("day",), ("size",)))
     save_fit(tmp_path / "trees", fitted, 30, {"steps": 30, "scores": {"cnp": {"LL": 0.5, "RMSE": 0.25}}})
     assert state(tmp_path / "trees") == ("finished", 30)
-    assert "cnp: LL 0.5, RMSE 0.25" in nvdp("info", tmp_path / "trees").stdout
+    told = nvdp("info", tmp_path / "trees").stdout
+    assert "cnp: LL 0.5, RMSE 0.25" in told
+    assert "finished: 30 steps\n" in told
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_line import refusal
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
@@ -53,3 +54,9 @@ def test_another_decoder_is_refused(tmp_path: Path) -> None:
     small, other = (build_model(config(**more).model) for more in ({}, {"decoder.width": 32}))
     with pytest.raises(InputError, match="'network"):
         grown(small.state_dict(), other, torch.Generator())
+
+
+def test_a_pretrained_model_is_a_start_by_its_name(tmp_path: Path) -> None:
+    options = ("train", "gp", "--model", "nvdp", "--out", tmp_path / "run", "--start")
+    assert "unknown folder or pretrained model 'gq'; did you mean 'gp'?" in refusal(*options, "gq")
+    assert "cannot begin from" in refusal(*options, "gp")  # an nvdp-attentive
