@@ -8,7 +8,7 @@ import torch
 
 import nvdp
 from nvdp.data.gp import GPTasks
-from nvdp.evaluation.gates import Gate, gates, mean_over_tasks, next_task, rate_gates, verdict, with_rates
+from nvdp.evaluation.gates import Gate, gates, mean_over_tasks, next_task, rate_gates, verdict
 from nvdp.models.registry import build_model
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"
@@ -36,7 +36,7 @@ def test_the_shipped_plain_model_has_functions_that_differ_where_the_exact_poste
 
 def test_changed_rates_are_those_of_all_tasks_or_of_another_one(small_config, tasks):
     posterior = build_model(small_config("nvdp")).adapt(tasks.context)
-    same, other = (with_rates(posterior, change).rates[0].rows for change in (mean_over_tasks, next_task))
+    same, other = (posterior.changed(change).rates[0].rows for change in (mean_over_tasks, next_task))
     assert torch.equal(same[0], same[5])
     assert torch.equal(other[1], posterior.rates[0].rows[0])
 

@@ -25,6 +25,7 @@ READ_BY = {  # settings, or whole parts, that only some models read; `info` leav
     "decoder.weight_noise": ("nvdp",),
     "decoder.latent": ("np", "np+vp", "np+cnp", "np+cnp+vp", "anp", "convgnp"),
     "likelihood.integrate_last": INTEGRATED,
+    "rates.per": INTEGRATED,
     "likelihood.integrate_plain": ("nvdp",),
     "likelihood.joint_share": ("nvdp", "convgnp", *INTEGRATED),
     "likelihood.shared_std": ("nvdp", "convgnp", *INTEGRATED),

@@ -9,8 +9,7 @@
 What a KL weight of 0 changes needs another training: `nvdp reproduce alive`.
 """
 
-from collections.abc import Callable, Sequence
-from copy import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,7 @@ from nvdp.data.gp import GPTaskBatch
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import RunningMoments, task_means
 from nvdp.models.base import MetaModel
-from nvdp.posteriors.base import Posterior
+from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.tasks import TaskBatch
 
 LEAST_COST = 0.1  # nats a point that wrong rates must cost
@@ -52,23 +51,12 @@ class Gate:
         return {"value": self.value, "stderr": self.stderr, "least": self.least, "passed": self.passed}
 
 
-def with_rates(posterior: Posterior[Any], change: Callable[[Tensor], Tensor]) -> Posterior[Any]:
-    """The posterior with every expert of its rates changed, e.g. to those of another task."""
-    assert posterior.rates is not None
-    changed = copy(posterior)
-    changed.rates = [
-        replace(each, rows=change(each.rows), columns=change(each.columns), layer=change(each.layer))
-        for each in posterior.rates
-    ]
-    return changed
+def mean_over_tasks(expert: Float[Tensor, "task *point k"]) -> Float[Tensor, "task *point k"]:
+    """The same rates for all tasks, and for all their targets."""
+    return expert.flatten(0, -2).mean(0).expand_as(expert)
 
 
-def mean_over_tasks(expert: Float[Tensor, "task k"]) -> Float[Tensor, "task k"]:
-    """The same rates for all tasks."""
-    return expert.mean(0, keepdim=True).expand_as(expert)
-
-
-def next_task(expert: Float[Tensor, "task k"]) -> Float[Tensor, "task k"]:
+def next_task(expert: Float[Tensor, "task *point k"]) -> Float[Tensor, "task *point k"]:
     """The rates of another task."""
     return expert.roll(1, 0)
 
@@ -84,9 +72,10 @@ def rate_gates(model: MetaModel[Any], batches: Sequence[TaskBatch]) -> list[Gate
     for batch in batches:
         tasks = model.embedded(batch.to(next(model.parameters()).device).to(next(model.parameters()).dtype))
         posterior, target = model.posterior_given(tasks.context), tasks.target.mask
+        assert isinstance(posterior, DropoutPosterior)
         own = task_means(posterior.predict(tasks.x).log_prob(tasks.y), target)
         for change, moments in costs.values():
-            other = with_rates(posterior, change).predict(tasks.x).log_prob(tasks.y)
+            other = posterior.changed(change).predict(tasks.x).log_prob(tasks.y)
             moments.add(own - task_means(other, target))
     return [Gate(name, moments.mean, moments.stderr, LEAST_COST) for name, (_, moments) in costs.items()]
 

@@ -110,12 +110,14 @@ class RatesConfig(Part):
     bounds: str = "affine"  # or "clip", as in the paper
     floor: float = 0.01
     form: str = "product"  # or "full": a rate for each weight by itself; for comparison
+    per: str = "task"  # or "target": those of the last layer also depend on what a target reads of the context
 
     def __post_init__(self) -> None:
         self._check_sizes("rates", "width", "layers")
         self._check_between("floor", 0, 0.5, "rates")
         self._check_choice("rates", "bounds", ("affine", "clip"))
         self._check_choice("rates", "form", ("product", "full"))
+        self._check_choice("rates", "per", ("task", "target"))
 
 
 @dataclass(frozen=True)

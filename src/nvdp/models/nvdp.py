@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
+from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier, RegressionModel, class_means
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
@@ -17,6 +18,7 @@ from nvdp.posteriors.base import Features
 from nvdp.posteriors.classes import ClassDropoutPosterior
 from nvdp.posteriors.dropout import DropoutPosterior
 from nvdp.posteriors.integrated import IntegratedPosterior
+from nvdp.posteriors.target_rates import TargetRatesPosterior
 from nvdp.tasks import PointSet
 
 
@@ -52,6 +54,16 @@ class NVDP(RegressionModel):
             full=config.rates.form == "full",
         )
         self.reader = made
+        self.target_logits: nn.Linear | None = None
+        if config.rates.per == "target":
+            if made is None or not self.integrated:
+                raise InputError(
+                    "model setting 'rates.per' is 'target', which is for models whose targets read the context "
+                    f"and whose last layer is integrated out; this {config.name} is not one"
+                )
+            self.target_logits = nn.Linear(made.size, config.decoder.width)
+            nn.init.zeros_(self.target_logits.weight)  # starts with the rates of the task
+            nn.init.zeros_(self.target_logits.bias)
 
     def posterior(self, representation: Float[Tensor, "task r"], read: Features | None = None) -> DropoutPosterior:
         """q(φ | D_C) from r."""
@@ -71,6 +83,9 @@ class NVDP(RegressionModel):
         parts = (rates, self.network, self.likelihood, self.config.x_dim, beside, self.engine)
         if self.integrated:
             posterior = IntegratedPosterior(*parts)
+            if self.target_logits is not None:
+                posterior = TargetRatesPosterior(*parts)
+                posterior.logits = self.target_logits
             posterior.joint_share = self.joint_share
             return posterior
         return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")

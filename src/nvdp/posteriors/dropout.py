@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import replace
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -56,6 +58,15 @@ class DropoutPosterior(Posterior[Prediction]):
     def mean_rates(self) -> Float[Tensor, "task layer"]:
         """The mean dropout rate of every layer's weights."""
         return torch.stack([layer.mean() for layer in self.rates], dim=-1)
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The posterior with every expert of its rates changed, e.g. to those of another task."""
+        other = copy(self)
+        other.rates = [
+            replace(each, rows=change(each.rows), columns=change(each.columns), layer=change(each.layer))
+            for each in self.rates
+        ]
+        return other
 
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with the mean weights (1−P)θ."""

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights, local_moments
+from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.base import groups_of
@@ -39,26 +39,23 @@ class IntegratedPosterior(DropoutPosterior):
         self, points: PointSet, generator: torch.Generator | None = None
     ) -> Float[Tensor, " task"]:
         """log E[p(y | x, w)] over the last layer, under sampled noise of the others: by points and of all together."""
-        noise = LocalNoise(generator, self.engine.local_noise)
-        hidden = self.network.hidden(points.x, self.rates, noise, self.seen(points.x))
-        layer, rates = self._last()
-        outputs, output_std = local_moments(layer, hidden, rates)
-        size = self.likelihood.y_dim  # the first outputs are the function; others, if any, describe the noise
+        seen = self.seen(points.x)
+        hidden = self.network.hidden(points.x, self.rates, LocalNoise(generator, self.engine.local_noise), seen)
+        outputs, variance = self._last_moments(hidden, seen)
         means, noise_stds = self.likelihood.mixture(outputs)
-        stds = (output_std[..., :size].square() + noise_stds.square()).sqrt()
+        stds = (variance + noise_stds.square()).sqrt()
         density = mixture_log_prob(gaussian_log_prob(points.y, means, stds))
         one_by_one = (density * points.mask[..., None]).sum((-2, -1))
         if not self.joint_share:
             return one_by_one
-        mean, noise_std = self.likelihood(outputs)
-        together = joint_log_density(points, hidden, mean, weight_variance(layer, rates)[..., :size], noise_std)
+        together = self._last_density(points, hidden, seen, outputs)
         return torch.lerp(one_by_one, together, self.joint_share)
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """As any dropout posterior with a shared σ; where the network gives the noise, at its mean hidden layers."""
         if self.likelihood.outputs == self.likelihood.y_dim:
             return super()._without_sampling(x)
-        return self._integrated([self.network.hidden(x, self.rates, MeanWeights(), self.seen(x))[None]])
+        return self._integrated(x, MeanWeights())
 
     @torch.no_grad()
     def at_mean_parameters(self, x: Any) -> Prediction:
@@ -66,17 +63,15 @@ class IntegratedPosterior(DropoutPosterior):
 
         The model is trained with its last layer integrated out, so this is its score at mean parameters.
         """
-        at = self._points(x)
-        return self._integrated([self.network.hidden(at, self.rates, MeanWeights(), self.seen(at))[None]])
+        return self._integrated(self._points(x), MeanWeights())
 
     @torch.no_grad()
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Prediction:
         """Sampled hidden layers, each with the last layer in closed form: fewer samples say as much."""
         at = self._points(x)
-        generator, seen = self._generator(at, samples, generator), self.seen(at)
+        generator = self._generator(at, samples, generator)
         groups = groups_of(samples, len(at) * largest_array(self.network, at))
-        draws = [SampledWeights(group, generator) for group in groups]
-        return self._integrated([self.network.hidden(at, self.rates, draw, seen) for draw in draws])
+        return self._integrated(at, *(SampledWeights(group, generator) for group in groups))
 
     @torch.no_grad()
     def joint_log_prob(
@@ -93,28 +88,45 @@ class IntegratedPosterior(DropoutPosterior):
         return self._together(points, MeanWeights())
 
     def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
-        hidden = self.network.hidden(points.x, self.rates, way, self.seen(points.x)).view(*points.x.shape[:2], -1)
-        layer, rates = self._last()
-        mean, noise_std = self.likelihood(local_moments(layer, hidden, rates)[0])
-        variance = weight_variance(layer, rates)[..., : self.likelihood.y_dim]
-        return joint_log_density(points, hidden, mean, variance, noise_std)
+        seen = self.seen(points.x)
+        hidden = self.network.hidden(points.x, self.rates, way, seen).view(*points.x.shape[:2], -1)
+        return self._last_density(points, hidden, seen, self._last_moments(hidden, seen)[0])
 
-    def _integrated(self, hidden: list[Float[Tensor, "_ task point k"]]) -> Prediction:
-        parts = zip(*map(self._moments, hidden), strict=True)
-        means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in parts)
+    def _integrated(self, x: Float[Tensor, "task point x"], *ways: MeanWeights | SampledWeights) -> Prediction:
+        """The mixture over hidden layers that are computed in some ways, each with the last layer in closed form."""
+        seen, parts = self.seen(x), []
+        for way in ways:
+            hidden = self.network.hidden(x, self.rates, way, seen)
+            outputs, variance = self._last_moments(hidden.view(-1, *hidden.shape[-3:]), seen)
+            means, noise_stds = self.likelihood.mixture(outputs)  # (component of the noise, sample, task, point, y)
+            parts.append((means, (variance + noise_stds.square()).sqrt()))
+        means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in zip(*parts, strict=True))
         return Prediction(means, stds, coherent=False, noise=self.likelihood.components)
 
-    def _moments(self, hidden: Float[Tensor, "sample task point k"]) -> tuple[Tensor, Tensor]:
-        """Means and standard deviations (component of the noise, sample, task, point, y)."""
+    def _last_moments(
+        self, hidden: Float[Tensor, "*sample task point k"], seen: Float[Tensor, "task *point r"] | None
+    ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task point y"]]:
+        """Mean of all outputs, and variance of the function: the first outputs; others, if any, describe the noise."""
         layer, rates = self._last()
         weight, bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
-        means, noise_stds = self.likelihood.mixture(hidden @ weight + bias[:, None])
         weight_variance, bias_variance = (
-            (mean * (theta - mean))[..., : self.likelihood.y_dim]
+            (mean * (theta - mean))[..., : self.likelihood.y_dim]  # P(1−P)θ² = (1−P)θ · Pθ
             for mean, theta in ((weight, layer.weight), (bias, layer.bias))
         )
         variance = hidden.square() @ weight_variance + bias_variance[:, None]
-        return means, (variance + noise_stds.square()).sqrt()
+        return hidden @ weight + bias[:, None], variance
+
+    def _last_density(
+        self,
+        points: PointSet,
+        hidden: Float[Tensor, "task point k"],
+        seen: Float[Tensor, "task *point r"] | None,
+        outputs: Float[Tensor, "task point output"],
+    ) -> Float[Tensor, " task"]:
+        """The density of all outputs together, given the last hidden layer and the mean outputs."""
+        mean, noise_std = self.likelihood(outputs)
+        variance = weight_variance(*self._last())[..., : self.likelihood.y_dim]
+        return joint_log_density(points, hidden, mean, variance, noise_std)
 
     def _last(self) -> tuple[DropoutLinear, LayerRates]:
         return list(self.network.dropout_layers())[-1], self.rates[-1]
