@@ -28,6 +28,7 @@ from nvdp.tasks import TaskBatch
 LEAST_COST = 0.1  # nats a point that wrong rates must cost
 LEAST_CORRELATION = 0.8  # of spread and exact standard deviation
 LEAST_GAIN = 0.0  # nats a point of own choice over random points
+CLEAR = 2.0  # standard errors by which a number must be above 0
 POINTS, EVERY = 20, 4  # points to choose; candidates are every fourth of a validation grid
 FLOOR_MARGIN = 1.5  # a layer whose mean rate is below so many floors is called idle
 
@@ -43,8 +44,8 @@ class Gate:
 
     @property
     def passed(self) -> bool:
-        """Whether the number is high enough."""
-        return self.value >= self.least
+        """Whether the number is high enough, and above 0 by `CLEAR` standard errors."""
+        return self.value >= max(self.least, CLEAR * self.stderr)
 
     def to_json(self) -> dict[str, Any]:
         """The gate as `nvdp eval --gates` prints it."""

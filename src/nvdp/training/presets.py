@@ -127,8 +127,8 @@ RULES = (
         model={"decoder.layers": 2, "decoder.activation": "silu", "encoder.layers": 3, "rates.layers": 2},
     ),
     Rule(  # a U-Net that reaches ±2.7 of x
-        {"family": "gp", "reader": "convolution", "preset": "quick"},
-        {"steps": 2_400, "tasks_per_step": 8, "learning_rate": 3e-3, "optimizer": "muon"},
+        {"family": "gp", "reader": "convolution", "preset": OWN},
+        {"tasks_per_step": 8, "learning_rate": 3e-3, "optimizer": "muon"},
         {
             "convolution.cells": 128,
             "convolution.levels": 4,
@@ -137,12 +137,18 @@ RULES = (
             "convolution.dense": True,
         },
     ),
+    Rule({"family": "gp", "reader": "convolution", "preset": "quick"}, {"steps": 2_400}),
+    Rule({"family": "gp", "reader": "convolution", "preset": "cpu"}, {"steps": 30_000}),
     Rule(
         {"family": "gp", "reader": "attention", "preset": "quick"},
         {"tasks_per_step": 8, "learning_rate": 2e-3, "optimizer": "muon"},
     ),
-    # One noisy hidden layer and a low floor of the rates keep what a target reads precise.
-    Rule({"family": "gp", "model": "nvdp-conv", "preset": "quick"}, model={"decoder.layers": 1, "rates.floor": 1e-3}),
+    # One noisy hidden layer and a low floor of the rates keep what a target reads precise. Rates of the task alone
+    # would not matter: targets would learn their doubt from what they read.
+    Rule(
+        {"family": "gp", "model": "nvdp-conv", "preset": OWN},
+        model={"decoder.layers": 1, "rates.floor": 1e-3, "rates.per": "target"},
+    ),
     Rule({"kind": "regression", "model": "convgnp"}, model={"likelihood.joint_share": 1.0, "decoder.latent": 64}),
     Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
     Rule(  # as published, but with normalisation before each part of a block
