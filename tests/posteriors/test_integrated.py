@@ -7,7 +7,7 @@ from torch.distributions import MultivariateNormal
 from nvdp.evaluation.joint import gaussian_joint
 from nvdp.models.registry import build_model
 from nvdp.posteriors.dropout import DropoutPosterior
-from nvdp.posteriors.integrated import IntegratedPosterior, joint_log_density, weight_variance
+from nvdp.posteriors.integrated import IntegratedPosterior, joint_log_density
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet
 
@@ -93,13 +93,6 @@ def test_single_points_alone_are_scored_as_they_are_predicted(small_config, make
     posterior = model.adapt(task.x_context, task.y_context)
     trained = posterior.expected_log_likelihood(PointSet.of(x, y))
     assert trained.item() == pytest.approx(posterior.predict(x).log_prob(y).sum().item(), rel=1e-3)
-
-
-def test_the_variance_of_weights_is_that_of_dropout(posterior):
-    layer, rates = posterior._last()
-    rate = torch.cat([rates.weight(), rates.bias()[:, None]], dim=1)
-    theta = torch.cat([layer.weight, layer.bias[None]])
-    assert torch.allclose(weight_variance(layer, rates), rate * (1 - rate) * theta**2)
 
 
 def test_all_outputs_together_have_the_density_of_many_sampled_functions(posterior, generator):

@@ -78,7 +78,7 @@ def test_several_outputs_have_their_own_basis(small_config, generator):
     posterior, points = model.adapt(x[:, :4], y[:, :4]), PointSet.of(x, y, torch.ones(3, 6, dtype=torch.bool))
     together = posterior.joint_closed_form(points)
     seen = posterior.seen(x)
-    basis = posterior._basis(model.network.hidden(x, posterior.rates, MeanWeights(), seen), seen)
+    _, basis = posterior._outputs_and_basis(model.network.hidden(x, posterior.rates, MeanWeights(), seen), seen)
     mean, std = model.likelihood(posterior.mean_outputs(x))
     for task in range(3):
         total = sum(

@@ -185,8 +185,8 @@ def alive(budget: str) -> Sequence[PlannedRun]:
     return _tuning_runs(runs, {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget])
 
 
-# As many steps as take the time of 2,500 steps of TNP-D.
-TNP_MODELS = {"tnp-d": 2_500, "convgnp": 5_000, "nvdp-conv": 2_850, "nvdp": 3_300}
+# As many steps as take the time of 7,500 steps of TNP-D.
+TNP_MODELS = {"tnp-d": 7_500, "convgnp": 15_000, "nvdp-conv": 8_550, "nvdp": 9_900}
 
 
 def tnp(budget: str) -> Sequence[PlannedRun]:

@@ -6,7 +6,9 @@ density, log E_q[p(y | x, w)]. The usual E_q[log p(y | x, w)] counts all weight 
 their floor; here functions that differ where the context says little raise the bound, and σ stays the shared noise.
 """
 
+from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,6 +28,21 @@ FUNCTIONS_PER_DRAW = 8  # sampled functions that are worth as much as one draw o
 SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
 
 
+@dataclass(frozen=True)
+class LastLayer:
+    """A last layer whose weights are integrated out.
+
+    Attributes:
+        outputs: Mean of all outputs. The first are the function; others, if any, describe the noise.
+        variance: Of the function.
+        density: log density (task) of all outputs of a task together, from points, mean and noise (without samples).
+    """
+
+    outputs: Float[Tensor, "*sample task point output"]
+    variance: Float[Tensor, "*sample task point y"]
+    density: Callable[[PointSet, Tensor, Tensor], Tensor]
+
+
 class IntegratedPosterior(DropoutPosterior):
     """A dropout posterior whose training bound and components have the last layer in closed form.
 
@@ -41,14 +58,14 @@ class IntegratedPosterior(DropoutPosterior):
         """log E[p(y | x, w)] over the last layer, under sampled noise of the others: by points and of all together."""
         seen = self.seen(points.x)
         hidden = self.network.hidden(points.x, self.rates, LocalNoise(generator, self.engine.local_noise), seen)
-        outputs, variance = self._last_moments(hidden, seen)
-        means, noise_stds = self.likelihood.mixture(outputs)
-        stds = (variance + noise_stds.square()).sqrt()
+        last = self._last_layer(hidden, seen)
+        means, noise_stds = self.likelihood.mixture(last.outputs)
+        stds = (last.variance + noise_stds.square()).sqrt()
         density = mixture_log_prob(gaussian_log_prob(points.y, means, stds))
         one_by_one = (density * points.mask[..., None]).sum((-2, -1))
         if not self.joint_share:
             return one_by_one
-        together = self._last_density(points, hidden, seen, outputs)
+        together = last.density(points, *self.likelihood(last.outputs))
         return torch.lerp(one_by_one, together, self.joint_share)
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
@@ -90,23 +107,24 @@ class IntegratedPosterior(DropoutPosterior):
     def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
         seen = self.seen(points.x)
         hidden = self.network.hidden(points.x, self.rates, way, seen).view(*points.x.shape[:2], -1)
-        return self._last_density(points, hidden, seen, self._last_moments(hidden, seen)[0])
+        last = self._last_layer(hidden, seen)
+        return last.density(points, *self.likelihood(last.outputs))
 
     def _integrated(self, x: Float[Tensor, "task point x"], *ways: MeanWeights | SampledWeights) -> Prediction:
         """The mixture over hidden layers that are computed in some ways, each with the last layer in closed form."""
         seen, parts = self.seen(x), []
         for way in ways:
             hidden = self.network.hidden(x, self.rates, way, seen)
-            outputs, variance = self._last_moments(hidden.view(-1, *hidden.shape[-3:]), seen)
-            means, noise_stds = self.likelihood.mixture(outputs)  # (component of the noise, sample, task, point, y)
-            parts.append((means, (variance + noise_stds.square()).sqrt()))
+            last = self._last_layer(hidden.view(-1, *hidden.shape[-3:]), seen)
+            means, noise_stds = self.likelihood.mixture(last.outputs)  # (component of the noise, sample, task, …)
+            parts.append((means, (last.variance + noise_stds.square()).sqrt()))
         means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in zip(*parts, strict=True))
         return Prediction(means, stds, coherent=False, noise=self.likelihood.components)
 
-    def _last_moments(
+    def _last_layer(
         self, hidden: Float[Tensor, "*sample task point k"], seen: Float[Tensor, "task *point r"] | None
-    ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task point y"]]:
-        """Mean of all outputs, and variance of the function: the first outputs; others, if any, describe the noise."""
+    ) -> "LastLayer":
+        """The last layer in closed form, given its inputs and what was seen beside x."""
         layer, rates = self._last()
         weight, bias = (1 - rates.weight()) * layer.weight, (1 - rates.bias()) * layer.bias
         weight_variance, bias_variance = (
@@ -114,29 +132,15 @@ class IntegratedPosterior(DropoutPosterior):
             for mean, theta in ((weight, layer.weight), (bias, layer.bias))
         )
         variance = hidden.square() @ weight_variance + bias_variance[:, None]
-        return hidden @ weight + bias[:, None], variance
 
-    def _last_density(
-        self,
-        points: PointSet,
-        hidden: Float[Tensor, "task point k"],
-        seen: Float[Tensor, "task *point r"] | None,
-        outputs: Float[Tensor, "task point output"],
-    ) -> Float[Tensor, " task"]:
-        """The density of all outputs together, given the last hidden layer and the mean outputs."""
-        mean, noise_std = self.likelihood(outputs)
-        variance = weight_variance(*self._last())[..., : self.likelihood.y_dim]
-        return joint_log_density(points, hidden, mean, variance, noise_std)
+        def density(points: PointSet, mean: Tensor, noise_std: Tensor) -> Tensor:
+            by_weight = torch.cat([weight_variance, bias_variance[:, None]], dim=1)
+            return joint_log_density(points, hidden, mean, by_weight, noise_std)
+
+        return LastLayer(hidden @ weight + bias[:, None], variance, density)
 
     def _last(self) -> tuple[DropoutLinear, LayerRates]:
         return list(self.network.dropout_layers())[-1], self.rates[-1]
-
-
-def weight_variance(layer: DropoutLinear, rates: LayerRates) -> Float[Tensor, "task weight y"]:
-    """P(1−P)θ² of a layer's weights, its bias as a last row."""
-    theta = torch.cat([layer.weight, layer.bias[None]])
-    rate = torch.cat([rates.weight(), rates.bias()[:, None]], dim=1)
-    return rate * (1 - rate) * theta.square()
 
 
 def joint_log_density(

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nvdp.nn.dropout import MeanWeights, SampledWeights
 from nvdp.posteriors.base import Features, groups_of
 from nvdp.posteriors.dropout import KeptWeights, largest_array
-from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, joint_log_density
+from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, LastLayer, joint_log_density
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import standard_normal
 from nvdp.tasks import PointSet
@@ -45,7 +45,7 @@ class TargetRatesPosterior(IntegratedPosterior):
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with the mean weights (1−P)θ."""
         seen = self.seen(x)
-        return self._last_moments(self.network.hidden(x, self.rates, MeanWeights(), seen), seen)[0]
+        return self._last_layer(self.network.hidden(x, self.rates, MeanWeights(), seen), seen).outputs
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs of sampled weights, a bounded number of samples at a time."""
@@ -71,10 +71,38 @@ class TargetRatesPosterior(IntegratedPosterior):
         self, x: Tensor, way: SampledWeights, noise: Float[Tensor, "sample task weight y"]
     ) -> Float[Tensor, "sample task point output"]:
         seen = self.seen(x)
-        hidden = self.network.hidden(x, self.rates, way, seen)
-        outputs, _ = self._last_moments(hidden, seen)
-        offset = torch.einsum("stpwy,stwy->stpy", self._basis(hidden, seen), noise)
+        outputs, basis = self._outputs_and_basis(self.network.hidden(x, self.rates, way, seen), seen)
+        offset = torch.einsum("stpwy,stwy->stpy", basis, noise)
         return outputs + F.pad(offset, (0, outputs.shape[-1] - offset.shape[-1]))
+
+    def _last_layer(self, hidden: Tensor, seen: Any) -> LastLayer:
+        outputs, basis = self._outputs_and_basis(hidden, seen)
+
+        def density(points: PointSet, mean: Tensor, noise_std: Tensor) -> Tensor:
+            total = outputs.new_zeros(len(outputs))
+            for output in range(self.likelihood.y_dim):  # outputs are independent given the context
+                apart, own = PointSet(points.x, points.y[..., output, None], points.mask), basis[..., output]
+                variance = F.pad(torch.ones_like(own[:, :1].mT), (0, 0, 0, 1))  # the bias is in the basis
+                parts = (mean[..., output, None], variance, noise_std[..., output, None])
+                total = total + joint_log_density(apart, own, *parts)
+            return total
+
+        return LastLayer(outputs, basis.square().sum(-2), density)
+
+    def _outputs_and_basis(
+        self, hidden: Float[Tensor, "*sample task point k"], seen: Any
+    ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task point weight y"]]:
+        """Mean outputs, and a_k(x) √(P(1−P)) θ of the function with the bias as a last weight."""
+        layer, size = self._last()[0], self.likelihood.y_dim
+        of_weights, of_bias = self._rates_at(seen)
+        mean = (hidden[..., None] * ((1 - of_weights) * layer.weight)).sum(-2)
+        weight_std, bias_std = (
+            (rate * (1 - rate) + SMALLEST_VARIANCE).sqrt()[..., :size] * theta[..., :size]
+            for rate, theta in ((of_weights, layer.weight), (of_bias, layer.bias))
+        )
+        basis = hidden[..., None] * weight_std
+        bias = bias_std[:, :, None].expand(*basis.shape[:-2], 1, size)
+        return mean + (1 - of_bias) * layer.bias, torch.cat([basis, bias], dim=-2)
 
     def _rates_at(self, seen: Any) -> tuple[Float[Tensor, "task point k output"], Float[Tensor, "task 1 output"]]:
         """P of the last layer's weights at each target, and of its biases."""
@@ -83,32 +111,3 @@ class TargetRatesPosterior(IntegratedPosterior):
         rows = rows if self.change is None else self.change(rows)
         columns = rates.columns * rates.layer
         return rates.bounds(rows[..., None] * columns[:, None, None]), rates.bias()[:, None]
-
-    def _last_moments(self, hidden: Tensor, seen: Any) -> tuple[Tensor, Tensor]:
-        layer, _ = self._last()
-        weight_rates, bias_rates = self._rates_at(seen)
-        mean = torch.einsum("...k,...kd->...d", hidden, (1 - weight_rates) * layer.weight)
-        return mean + (1 - bias_rates) * layer.bias, self._basis(hidden, seen).square().sum(-2)
-
-    def _last_density(self, points: PointSet, hidden: Tensor, seen: Any, outputs: Tensor) -> Float[Tensor, " task"]:
-        mean, noise_std = self.likelihood(outputs)
-        basis = self._basis(hidden, seen)  # (task, point, weight, y)
-        total = outputs.new_zeros(len(outputs))
-        for output in range(self.likelihood.y_dim):  # outputs are independent given the context
-            apart, own = PointSet(points.x, points.y[..., output, None], points.mask), basis[..., output]
-            variance = F.pad(torch.ones_like(own[:, :1].mT), (0, 0, 0, 1))  # the bias is in the basis
-            parts = (mean[..., output, None], variance, noise_std[..., output, None])
-            total = total + joint_log_density(apart, own, *parts)
-        return total
-
-    def _basis(self, hidden: Float[Tensor, "*sample task point k"], seen: Any) -> Tensor:
-        """a_k(x) √(P(1−P)) θ of the function, the bias as a last weight: (*sample, task, point, weight, y)."""
-        layer, _ = self._last()
-        size = self.likelihood.y_dim
-        weights, biases = (
-            (rate * (1 - rate) + SMALLEST_VARIANCE).sqrt()[..., :size] * theta[..., :size]
-            for rate, theta in zip(self._rates_at(seen), (layer.weight, layer.bias), strict=True)
-        )
-        of_weights = hidden[..., None] * weights
-        of_bias = biases[:, :, None].expand(*of_weights.shape[:-2], 1, size)
-        return torch.cat([of_weights, of_bias], dim=-2)
