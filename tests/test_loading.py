@@ -104,7 +104,7 @@ def test_a_classifier_is_loaded_by_its_name():
 def test_a_folder_hides_a_pretrained_name_only_if_it_holds_a_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "gp").mkdir()
-    assert nvdp.load("gp").card["model"] == "nvdp-attentive"
+    assert nvdp.load("gp").card["model"] == "nvdp-conv"
     (tmp_path / "gp").rmdir()
     shutil.copytree(WEIGHTS / "gp-nvdp", tmp_path / "gp")
     with pytest.warns(NameNote, match="'gp' is a folder with a run and also a pretrained model; the folder is used"):

@@ -25,10 +25,10 @@ def made(small_config, name, changes=None, spread=1.0):
     return model
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[(name, reads) for name in NAMES for reads in (True, False)])
 def posterior(request, small_config, make_task):
-    task = make_task(6, 0)
-    return made(small_config, request.param).adapt(task.x_context, task.y_context)
+    task, (name, reads) = make_task(6, 0), request.param
+    return made(small_config, name, {"decoder.reads": reads}).adapt(task.x_context, task.y_context)
 
 
 def test_without_logits_of_targets_the_answer_is_that_of_task_rates(small_config, make_task):
@@ -78,7 +78,7 @@ def test_several_outputs_have_their_own_basis(small_config, generator):
     posterior, points = model.adapt(x[:, :4], y[:, :4]), PointSet.of(x, y, torch.ones(3, 6, dtype=torch.bool))
     together = posterior.joint_closed_form(points)
     seen = posterior.seen(x)
-    _, basis = posterior._outputs_and_basis(model.network.hidden(x, posterior.rates, MeanWeights(), seen), seen)
+    _, basis = posterior._outputs_and_basis(posterior._hidden(x, MeanWeights(), seen), seen)
     mean, std = model.likelihood(posterior.mean_outputs(x))
     for task in range(3):
         total = sum(
@@ -114,3 +114,16 @@ def test_the_bound_reaches_the_logits_of_targets(small_config, make_task):
 def test_a_model_without_a_reader_has_no_rates_of_targets(small_config):
     with pytest.raises(nvdp.InputError, match=r"rates\.per"):
         build_model(small_config("nvdp", {"rates.per": "target"}))
+
+
+def test_rates_may_be_the_only_path_from_context_to_prediction(small_config, make_task):
+    model, task = made(small_config, "nvdp-conv", {"decoder.reads": False}), make_task(5, 4)
+    one, other = (model.adapt(task.x_context, sign * task.y_context) for sign in (1, -1))
+    assert not torch.allclose(one.predict(task.x_target).mean, other.predict(task.x_target).mean)
+
+    def same(posterior):
+        return posterior.changed(lambda experts: torch.full_like(experts, 0.5)).predict(task.x_target).mean
+
+    assert torch.equal(same(one), same(other))
+    with pytest.raises(nvdp.InputError, match=r"decoder\.reads"):
+        build_model(small_config("nvdp-conv", {"decoder.reads": False}))

@@ -22,6 +22,7 @@ READ_BY = {  # settings, or whole parts, that only some models read; `info` leav
     "attention": ("nvdp-attentive", "anp", "tnp-d"),
     "convolution": ("nvdp-conv", "convcnp", "convgnp"),
     "decoder.sees": ("nvdp",),
+    "decoder.reads": INTEGRATED,
     "decoder.weight_noise": ("nvdp",),
     "decoder.latent": ("np", "np+vp", "np+cnp", "np+cnp+vp", "anp", "convgnp"),
     "likelihood.integrate_last": INTEGRATED,

@@ -26,7 +26,8 @@ def _kl(reduction: str, weight: float) -> dict[str, Any]:
 # Models whose targets read the context, with as many steps as take the time of 10,000 steps of NVDP. A step of
 # NVDP-attentive costs 2 times that of NVDP, NVDP-conv 1.1 times, ANP 1.4 times, ConvCNP 0.8 times.
 READING_STEPS = {"nvdp-attentive": 5_000, "nvdp-conv": 9_000, "anp": 7_000, "convcnp": 12_000}
-LONG = "nvdp-conv"  # trained as long as its preset says, too
+LONG = "nvdp-conv"  # trained as long as its preset says, too; and with rates as the only path from the context
+RATES_ALONE = {"decoder.reads": False, "decoder.width": 256, "inputs.fourier": 8}
 
 
 def attentive(budget: str) -> Sequence[PlannedRun]:
@@ -36,7 +37,9 @@ def attentive(budget: str) -> Sequence[PlannedRun]:
         steps = {"quick": 60, "cpu": cpu_steps, "paper": PAPER_STEPS}[budget]
         rows.append(PlannedRun(name, preset_config("gp", name, budget, steps=steps), TASKS[budget]))
     if budget == "cpu":
+        alone = preset_config("gp", LONG, budget, architecture=RATES_ALONE)
         rows.append(PlannedRun(f"{LONG}-long", preset_config("gp", LONG, budget), TASKS[budget]))
+        rows.append(PlannedRun(f"{LONG}-rates-alone", alone, TASKS[budget]))
     return rows
 
 

@@ -128,6 +128,7 @@ class DecoderConfig(Part):
     layers: int = 4  # hidden layers
     activation: str = "relu"
     sees: str = "x"  # or "x,r"
+    reads: bool = True  # with a reader: the network receives what each target reads; False: only the rates depend on it
     latent: int = 128  # dimension of z in the NP family; basis functions of convgnp
     weight_noise: str = "local"  # in training, on each point's pre-activation; or "weights", for comparison
 

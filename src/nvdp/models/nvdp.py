@@ -38,7 +38,9 @@ class NVDP(RegressionModel):
         shared = part.shared_std and self.integrated
         self.likelihood = GaussianLikelihood(config.y_dim, part.variance, part.min_std, shared, part.components)
         self.joint_share = part.joint_share
-        beside = made.size if made is not None else self.encoder.size if config.decoder.sees == "x,r" else 0
+        beside = self.encoder.size if config.decoder.sees == "x,r" else 0
+        if made is not None:
+            beside = made.size if config.decoder.reads else 0
         inputs = config.inputs.seen_x.width(config.x_dim) + beside
         sizes = [inputs, *[config.decoder.width] * config.decoder.layers, self.likelihood.outputs]
         self.network = DropoutNetwork(sizes, config.decoder.activation, config.inputs.seen_x)
@@ -55,6 +57,8 @@ class NVDP(RegressionModel):
         )
         self.reader = made
         self.target_logits: nn.Linear | None = None
+        if made is not None and not config.decoder.reads and config.rates.per == "task":
+            raise InputError("model setting 'decoder.reads' is False, which needs 'rates.per' to be 'target'")
         if config.rates.per == "target":
             if made is None or not self.integrated:
                 raise InputError(
@@ -85,7 +89,7 @@ class NVDP(RegressionModel):
             posterior = IntegratedPosterior(*parts)
             if self.target_logits is not None:
                 posterior = TargetRatesPosterior(*parts)
-                posterior.logits = self.target_logits
+                posterior.logits, posterior.reads = self.target_logits, self.config.decoder.reads
             posterior.joint_share = self.joint_share
             return posterior
         return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nvdp.nn.dropout import DropoutLinear, LocalNoise, MeanWeights, SampledWeights
+from nvdp.nn.dropout import DropoutLinear, LayerForward, LocalNoise, MeanWeights, SampledWeights
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.base import groups_of
@@ -57,7 +57,7 @@ class IntegratedPosterior(DropoutPosterior):
     ) -> Float[Tensor, " task"]:
         """log E[p(y | x, w)] over the last layer, under sampled noise of the others: by points and of all together."""
         seen = self.seen(points.x)
-        hidden = self.network.hidden(points.x, self.rates, LocalNoise(generator, self.engine.local_noise), seen)
+        hidden = self._hidden(points.x, LocalNoise(generator, self.engine.local_noise), seen)
         last = self._last_layer(hidden, seen)
         means, noise_stds = self.likelihood.mixture(last.outputs)
         stds = (last.variance + noise_stds.square()).sqrt()
@@ -106,7 +106,7 @@ class IntegratedPosterior(DropoutPosterior):
 
     def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
         seen = self.seen(points.x)
-        hidden = self.network.hidden(points.x, self.rates, way, seen).view(*points.x.shape[:2], -1)
+        hidden = self._hidden(points.x, way, seen).view(*points.x.shape[:2], -1)
         last = self._last_layer(hidden, seen)
         return last.density(points, *self.likelihood(last.outputs))
 
@@ -114,12 +114,16 @@ class IntegratedPosterior(DropoutPosterior):
         """The mixture over hidden layers that are computed in some ways, each with the last layer in closed form."""
         seen, parts = self.seen(x), []
         for way in ways:
-            hidden = self.network.hidden(x, self.rates, way, seen)
+            hidden = self._hidden(x, way, seen)
             last = self._last_layer(hidden.view(-1, *hidden.shape[-3:]), seen)
             means, noise_stds = self.likelihood.mixture(last.outputs)  # (component of the noise, sample, task, …)
             parts.append((means, (last.variance + noise_stds.square()).sqrt()))
         means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in zip(*parts, strict=True))
         return Prediction(means, stds, coherent=False, noise=self.likelihood.components)
+
+    def _hidden(self, x: Tensor, way: LayerForward, seen: Tensor | None) -> Float[Tensor, "*sample task point k"]:
+        """Inputs of the last layer."""
+        return self.network.hidden(x, self.rates, way, seen)
 
     def _last_layer(
         self, hidden: Float[Tensor, "*sample task point k"], seen: Float[Tensor, "task *point r"] | None

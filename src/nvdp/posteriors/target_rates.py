@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional as F
 
-from nvdp.nn.dropout import MeanWeights, SampledWeights
+from nvdp.nn.dropout import LayerForward, MeanWeights, SampledWeights
 from nvdp.posteriors.base import Features, groups_of
 from nvdp.posteriors.dropout import KeptWeights, largest_array
 from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, LastLayer, joint_log_density
@@ -31,9 +31,11 @@ class TargetRatesPosterior(IntegratedPosterior):
 
     Attributes:
         logits: t(x) from what a target reads, one for each row of the last layer.
+        reads: Whether the network receives it too; otherwise rates are the only path from context to prediction.
     """
 
     logits: Features
+    reads: bool = True
     change: Callable[[Tensor], Tensor] | None = None  # of the experts, to ask what they are worth
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -45,7 +47,7 @@ class TargetRatesPosterior(IntegratedPosterior):
     def mean_outputs(self, x: Tensor) -> Tensor:
         """Outputs with the mean weights (1−P)θ."""
         seen = self.seen(x)
-        return self._last_layer(self.network.hidden(x, self.rates, MeanWeights(), seen), seen).outputs
+        return self._last_layer(self._hidden(x, MeanWeights(), seen), seen).outputs
 
     def sampled_outputs(self, x: Tensor, samples: int, generator: torch.Generator | None) -> Tensor:
         """Outputs of sampled weights, a bounded number of samples at a time."""
@@ -71,9 +73,12 @@ class TargetRatesPosterior(IntegratedPosterior):
         self, x: Tensor, way: SampledWeights, noise: Float[Tensor, "sample task weight y"]
     ) -> Float[Tensor, "sample task point output"]:
         seen = self.seen(x)
-        outputs, basis = self._outputs_and_basis(self.network.hidden(x, self.rates, way, seen), seen)
+        outputs, basis = self._outputs_and_basis(self._hidden(x, way, seen), seen)
         offset = torch.einsum("stpwy,stwy->stpy", basis, noise)
         return outputs + F.pad(offset, (0, outputs.shape[-1] - offset.shape[-1]))
+
+    def _hidden(self, x: Tensor, way: LayerForward, seen: Tensor | None) -> Float[Tensor, "*sample task point k"]:
+        return super()._hidden(x, way, seen if self.reads else None)
 
     def _last_layer(self, hidden: Tensor, seen: Any) -> LastLayer:
         outputs, basis = self._outputs_and_basis(hidden, seen)

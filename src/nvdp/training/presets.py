@@ -116,7 +116,8 @@ RULES = (
     Rule({"family": "image", "dropout": True, "preset": "released"}, {"kl": KLScale("released", 0.5)}),
     # Regression: the architecture.
     Rule({"kind": "regression", "preset": "released"}, model={"rates.bounds": "clip"}),
-    Rule({"task": TNP}, model={"likelihood.min_std": 1e-3}),  # no floor above the noise of 0.02
+    # No floor above the noise of 0.02; scores count targets alone, and so does training.
+    Rule({"task": TNP}, model={"likelihood.min_std": 1e-3, "likelihood.scored": "targets"}),
     Rule({"task": "trig"}, model=TOY),
     Rule({"task": "celeba"}, model={"encoder.size": 1_024}),
     # Layers before a wide r: a step is far cheaper.
