@@ -5,9 +5,15 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from nvdp.experiments.report_tables import Results, markdown_table, paired_difference, standard_error
+from nvdp.experiments.report_tables import (
+    Results,
+    markdown_table,
+    mean_and_error,
+    paired_difference,
+    standard_error,
+)
 from nvdp.experiments.results import Result
-from nvdp.experiments.studies import ALIVE_SEEDED, ALIVE_SEEDS, TNP_MODELS
+from nvdp.experiments.studies import ALIVE_SEEDED, ALIVE_SEEDS, RIVAL_SEEDS, RIVALS, TNP_MODELS
 
 CLEAR = 2.0  # standard errors from which a difference is called clear
 SIZES = ("3", "5", "10", "20")  # of contexts whose targets are scored together
@@ -136,6 +142,26 @@ def alive_in_words(results: Results) -> str:
             words.append(f"{title} {statistics.mean(gaps):+.3f} ± {standard_error(gaps):.3f}")
     seeds = len(prior_differences(results))
     return f"With the variational prior minus without it (`kl-0`), {seeds} seeds: {'; '.join(words)}." if words else ""
+
+
+def rivals_table(results: Results) -> str:
+    """Models whose targets read the context: means over seeds ± standard error; models with all seeds only."""
+    rows, lines = results.runs("rivals"), {}
+    for title in RIVALS:
+        runs = [rows.get(f"{title}-seed-{seed}") for seed in RIVAL_SEEDS]
+        own = [run["evaluation"] for run in runs if run is not None]
+        if len(own) < len(RIVAL_SEEDS):
+            continue
+        by_score = [[each["scores"]["LL"]["mean_parameters"] for each in own]]
+        by_score += [[each["scores"][metric]["expected_log"] for each in own] for metric in ("LL", "PLL")]
+        ways = [(size, way) for way in ("gaussian", "fed_back") for size in ("5", "20")]
+        by_score += [[each["joint"]["by_context"][size][way] for each in own] for size, way in ways]
+        steps, seconds = rows[f"{title}-seed-0"]["steps"], statistics.mean(run["seconds"] for run in runs if run)
+        cells = [*map(mean_and_error, by_score), f"{steps:,}", f"{seconds:.0f}"]
+        lines[statistics.mean(by_score[0])] = [f"`{title}`", *cells]
+    head = ["model", "LL mean", "LL E log", "PLL E log", "together, 5", "together, 20", "fed back, 5", "fed back, 20"]
+    ordered = [lines[score] for score in sorted(lines, reverse=True)]
+    return markdown_table([*head, "steps", "seconds"], ordered) if lines else ""
 
 
 def tnp_table(results: Results) -> str:

@@ -22,6 +22,7 @@ from nvdp.experiments.claims import (
     gates_in_words,
     gates_table,
     limits_in_words,
+    rivals_table,
     tnp_table,
 )
 from nvdp.experiments.figure3 import EXACT
@@ -373,6 +374,8 @@ PARTS: dict[str, Part] = {
     "alive": alive_table,
     "alive.words": alive_in_words,
     "alive.tasks": lambda results: _tasks(results.runs("alive").values()),
+    "rivals": rivals_table,
+    "rivals.tasks": lambda results: _tasks(results.runs("rivals").values()),
     "tnp": tnp_table,
     "tnp.tasks": lambda results: _tasks(results.runs("tnp").values()),
     "claims": claims_table,

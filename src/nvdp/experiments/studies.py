@@ -204,6 +204,34 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
     return rows
 
 
+# Models whose targets read the context, by name: steps of the preset `quick` that take the time of 2,400 of NVDP-conv,
+# and settings. All have Muon and see 8 tasks a step; attention sees distances.
+BY_DISTANCE = {"attention.by_distance": True}
+RIVALS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "nvdp-conv": ("nvdp-conv", 2_400, {}),
+    "nvdp-conv-rates-alone": ("nvdp-conv", 2_200, RATES_ALONE),
+    "convcnp": ("convcnp", 3_200, {}),
+    "convgnp": ("convgnp", 3_000, {}),
+    "anp-by-distance": ("anp", 1_650, BY_DISTANCE),
+    "tnp-d-by-distance": ("tnp-d", 1_450, BY_DISTANCE),
+}
+RIVAL_SEEDS = (0, 1, 2)
+
+
+def rivals(budget: str) -> Sequence[PlannedRun]:
+    """Models whose targets read the context: the same seconds, the same tricks, three seeds."""
+    tasks = {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget]
+    rows = []
+    for seed in RIVAL_SEEDS:
+        for title, (name, cpu_steps, changes) in RIVALS.items():
+            steps = {"quick": 60, "cpu": cpu_steps, "paper": 100 * cpu_steps}[budget]
+            config = preset_config(
+                "gp", name, "quick", steps=steps, warmup_steps=min(100, steps // 10), architecture=changes, seed=seed
+            )
+            rows.append(PlannedRun(f"{title}-seed-{seed}", config, tasks, validation_seed=TUNING_SEED))
+    return rows
+
+
 FEWSHOT_TASK = "miniimagenet"
 FEWSHOT_CHANGES: Changes = {
     SHIPPED: {},
@@ -254,6 +282,7 @@ STUDIES = (
     Experiment("collapse", "Posterior collapse of NVDP-attentive, one change at a time", collapse),
     Experiment("alive", "Which objective makes plain NVDP's rates carry the uncertainty, one change at a time", alive),
     Experiment("tnp", "The GP protocol of Transformer Neural Processes, without a floor on σ", tnp),
+    Experiment("rivals", "Models whose targets read the context: equal seconds, equal tricks, three seeds", rivals),
     Experiment(
         "fewshot-choices",
         "NVDP's classifier, one change at a time, on validation classes",
