@@ -117,12 +117,12 @@ def test_units_are_those_of_the_fitted_model(cnp):
 
 
 def test_the_acquisition_optimum_is_that_of_a_fine_grid():
-    """Minimising on [−2, 2] with the pretrained model, default sampler and optimiser."""
+    """Minimising on [−2, 2] with a pretrained model, default sampler and optimiser."""
     import nvdp
 
     task = next(iter(GPTasks().training_batch(seed=3, step=0, tasks=1)))
     x, y = task.x_context[:4].double(), task.y_context[:4].double()
-    model = NVDPModel(nvdp.load("gp"), x, y, samples=16)
+    model = NVDPModel(nvdp.load("gp-nvdp"), x, y, samples=16)
     minimise = LinearMCObjective(torch.tensor([-1.0], dtype=torch.float64))
     torch.manual_seed(0)
     acquisition = qLogExpectedImprovement(model, best_f=-y.min(), objective=minimise)
