@@ -229,7 +229,7 @@ def card_of(folder: Path) -> dict[str, Any]:
 
     >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
-    ('nvdp-attentive', 'gp', True)
+    ('nvdp-conv', 'gp', True)
     """
     config = RunConfig.load(folder / CONFIG)
     card: dict[str, Any] = {"model": config.model.name, "task": config.task, "steps": config.steps}
