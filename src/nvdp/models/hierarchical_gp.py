@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from nvdp.models.task_kernel import ALL_PARTS, ROUNDING, Kernel, Observations
+from nvdp.models.task_kernel import ALL_PARTS, ROUNDING, Kernel, Observations, cholesky
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import PointSet, Task, TaskBatch
 
@@ -59,8 +59,7 @@ class HierarchicalGP:
 
     def given(self, points: PointSet) -> "ConditionedGP":
         """The process after the contexts of some tasks."""
-        sets = zip(points.x, points.y, points.mask, strict=True)
-        return ConditionedGP(self, Observations.of([(x[mask], y[mask]) for x, y, mask in sets]))
+        return ConditionedGP(self, Observations.of_points(points))
 
     @cached_property
     def plain(self) -> "HierarchicalGP":
@@ -89,7 +88,7 @@ class HierarchicalGP:
         covariance = self.kernel.of_task(self.values, x, output) + features @ self.curve_covariance @ features.mT
         noise = self.kernel.noise(self.values, x, output).square() + ROUNDING
         both = known[:, :, None] & known[:, None, :]
-        factor = torch.linalg.cholesky(covariance * both + torch.diag_embed(torch.where(known, noise, 1.0)))
+        factor = cholesky(covariance * both + torch.diag_embed(torch.where(known, noise, 1.0)))
         error = torch.where(known, y - mean, 0.0)[..., None]
         solved = torch.cholesky_solve(error, factor)
         reach = covariance * known[:, :, None]  # from context points to all points
@@ -138,7 +137,7 @@ class HierarchicalGP:
         scale = scale * torch.exp(SPREAD * normal(count, 2))
         covariance = self.kernel.of_task(own, x, output) * scale[:, :1, None].square()
         covariance.diagonal(dim1=1, dim2=2).add_(1e-5)
-        factor = _cholesky(covariance)
+        factor = cholesky(covariance)
         weights = self.curve + normal(count, len(self.curve)) @ torch.linalg.cholesky(self.curve_covariance).mT
         y = (self.kernel.curve_features(self.values, x, output) @ weights[..., None])[..., 0]
         y = y + (factor @ normal(count, x.shape[1], 1))[..., 0]
@@ -184,15 +183,6 @@ class HierarchicalGP:
         )
 
 
-def _cholesky(covariance: Float[Tensor, "*batch point point"]) -> Float[Tensor, "*batch point point"]:
-    """The factor; where rounding or an extreme draw makes it fail, that of a slightly larger diagonal."""
-    factor, failed = torch.linalg.cholesky_ex(covariance)
-    if not bool(failed.any()):
-        return factor
-    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    return torch.linalg.cholesky(covariance + 1e-3 * (1 + size) * torch.eye(covariance.shape[-1]).to(covariance))
-
-
 def _first(log_weights: Tensor | None) -> Tensor | None:
     """The weights of the first task."""
     return None if log_weights is None else log_weights[:, 0]
@@ -209,11 +199,12 @@ class ConditionedGP:
     def _solved(self) -> tuple[HierarchicalGP, Tensor, Tensor, Float[Tensor, "scale task"]]:
         """The process with the scales in use, factors of the contexts' covariances, whitened errors, and weights."""
         process, known, points = self.process, self.known, self.known.x.shape[1]
-        if len(process.shares) > FEW_SCALES and len(process.shares) * known.x.shape[0] * points**2 > MOST_NUMBERS:
+        large = not torch.compiler.is_exporting() and len(process.shares) * len(known.x) * points**2 > MOST_NUMBERS
+        if large and len(process.shares) > FEW_SCALES:
             process = self._of_few_scales()
         mean, covariance, noise = process.whole(known)
         both = known.mask[:, :, None] & known.mask[:, None, :]
-        factor = _cholesky(covariance * both + torch.diag_embed(torch.where(known.mask, noise, 1.0)))
+        factor = cholesky(covariance * both + torch.diag_embed(torch.where(known.mask, noise, 1.0)))
         error = torch.where(known.mask, known.y - mean, 0.0)[..., None].expand(len(noise), -1, -1, -1)
         white = torch.linalg.solve_triangular(factor, error, upper=False)
         likelihood = -0.5 * white.square().sum((-2, -1)) - factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
@@ -237,11 +228,13 @@ class ConditionedGP:
     def predict(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """The distribution of an observation at each point: a component for each pair of scales."""
         process, factor, *_, log_weights = self._solved
-        width = max(
-            1, MOST_NUMBERS // max(1, factor.shape[0] * factor.shape[1] * factor.shape[2] * process.kernel.outputs)
-        )
-        parts = [self._at(x[:, start : start + width]) for start in range(0, max(1, x.shape[1]), width)]
-        mean, variance = (torch.cat(part, -1) for part in zip(*((mean, v) for mean, v, _ in parts), strict=True))
+        if torch.compiler.is_exporting():  # the size of a graph's arrays is not known
+            mean, variance, _ = self._at(x)
+        else:
+            numbers = factor.shape[0] * factor.shape[1] * factor.shape[2] * process.kernel.outputs
+            width = max(1, MOST_NUMBERS // max(1, numbers))
+            parts = [self._at(x[:, start : start + width]) for start in range(0, max(1, x.shape[1]), width)]
+            mean, variance = (torch.cat(part, -1) for part in zip(*((mean, v) for mean, v, _ in parts), strict=True))
         stds = variance.clamp(min=ROUNDING).sqrt()
         weights = None if len(log_weights) == 1 else log_weights[..., None, None]
         return Prediction(self._shaped(mean, x), self._shaped(stds, x), False, weights)
@@ -252,7 +245,7 @@ class ConditionedGP:
         log_weights = self.log_weights
         mean, covariance, noise = self._at(x, whole=True)
         chosen = torch.multinomial(log_weights.exp().mT, samples, replacement=True, generator=generator).mT
-        root = _cholesky(covariance + 1e-5 * torch.eye(mean.shape[-1]).to(mean))
+        root = cholesky(covariance + 1e-5 * torch.eye(mean.shape[-1]).to(mean))
         tasks = torch.arange(mean.shape[1]).expand(samples, -1)
         normal = torch.randn(samples, *mean.shape[1:], 1, generator=generator, dtype=mean.dtype)
         functions = mean[chosen, tasks] + (root[chosen, tasks] @ normal)[..., 0]

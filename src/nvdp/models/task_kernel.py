@@ -16,6 +16,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from nvdp.tasks import PointSet
+
 CURVE_STD, SLOPE_STD, CHANGE_STD = 2.0, 1.0, 0.3  # prior: of β's constant and slopes, of the changes of log a and log σ
 PARAMETER_STD = 1.5  # prior: of all other parameters around where they start, as logarithms
 NEGLIGIBLE = -7.0  # the logarithm of a part that is switched off
@@ -47,6 +49,14 @@ class Observations:
         sizes = torch.tensor([len(y) for y in ys])
         mask = torch.arange(int(sizes.max())) < sizes[:, None]
         return cls(pad(xs, batch_first=True), pad(outputs, batch_first=True), pad(ys, batch_first=True), mask)
+
+    @classmethod
+    def of_points(cls, points: PointSet) -> Self:
+        """The outputs of padded sets; those that are NaN are masked."""
+        count, size, outputs = points.y.shape
+        y, real = points.y.double().flatten(1), points.mask.repeat_interleave(outputs, 1)
+        output = torch.arange(outputs).repeat(count, size)
+        return cls(points.x.double().repeat_interleave(outputs, 1), output, y, real & ~y.isnan())
 
     def part(self, start: int, size: int) -> Self:
         """Some of the tasks."""
@@ -184,14 +194,23 @@ class Kernel:
         """Φ(x): a Gaussian process seen from its knots, a constant and slopes, each output with its own."""
         length, scale = values[self.slices["curve_length"]].exp(), values[self.slices["curve_scale"]].exp()
         knots = self.knots / length
-        gram = torch.exp(-0.5 * torch.cdist(knots, knots).square()) + ROUNDING * torch.eye(len(knots)).to(knots)
+        gram = torch.exp(-0.5 * _squared_distances(knots, knots)) + ROUNDING * torch.eye(len(knots)).to(knots)
         near = torch.exp(-0.5 * _squared_distances(x / length, knots))
-        bumps = torch.linalg.solve_triangular(torch.linalg.cholesky(gram), near.mT, upper=False).mT
+        bumps = torch.linalg.solve_triangular(cholesky(gram), near.mT, upper=False).mT
         which = torch.nn.functional.one_hot(output, self.outputs).to(x)
         constant = CURVE_STD * torch.ones_like(x[..., :1])
         features = torch.cat([bumps * (which @ scale)[..., None], constant, SLOPE_STD * x], -1)
         return (which[..., :, None] * features[..., None, :]).flatten(-2)
 
 
-def _squared_distances(x: Float[Tensor, "task point x"], knots: Float[Tensor, "knot x"]) -> Tensor:
+def _squared_distances(x: Float[Tensor, "*task point x"], knots: Float[Tensor, "knot x"]) -> Tensor:
     return (x.square().sum(-1, keepdim=True) + knots.square().sum(-1) - 2 * x @ knots.mT).clamp(min=0)
+
+
+def cholesky(covariance: Float[Tensor, "*batch point point"]) -> Float[Tensor, "*batch point point"]:
+    """The factor; where rounding or an extreme draw makes it fail, that of a slightly larger diagonal."""
+    factor, failed = torch.linalg.cholesky_ex(covariance)
+    if torch.compiler.is_exporting() or not bool(failed.any()):
+        return factor  # a graph cannot ask for values
+    size = covariance.diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
+    return torch.linalg.cholesky(covariance + 1e-3 * (1 + size) * torch.eye(covariance.shape[-1]).to(covariance))

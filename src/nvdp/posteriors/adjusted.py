@@ -52,17 +52,25 @@ class Adjustment:
         >>> Adjustment(sizes=(2, 5), factors=(1.5, 1.25, 1.0)).factor(torch.tensor([0, 2, 3, 9])).tolist()
         [1.5, 1.5, 1.25, 1.0]
         """
-        group = torch.bucketize(counts, torch.tensor(self.sizes, dtype=counts.dtype))
+        group = (counts[:, None] > torch.tensor(self.sizes, dtype=counts.dtype)).sum(1)
         return torch.tensor(self.factors_ahead if ahead else self.factors, dtype=torch.float64)[group]
 
     def adapt(self, model: Any, x: Any, y: Any = None, mask: Tensor | None = None) -> "AdjustedPosterior":
         """The posterior of a context in standardised units, given as ``model.adapt`` takes it."""
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
         single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
-        shown = self.process.residual_context(points) if self.around else points
-        alone = self.process is None
-        network = model.adapt(x, y, mask) if alone else model.adapt(shown)
+        network = model.adapt(x, y, mask) if self.process is None else model.adapt(self.shown(points))
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
+
+    def shown(self, points: PointSet) -> PointSet:
+        """A context as the network sees it."""
+        seen: PointSet = self.process.residual_context(points) if self.around else points
+        return seen
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether any factor is not 1."""
+        return any(factor != 1 for factor in (*self.factors, *self.factors_ahead))
 
 
 def only_first_varies(process: Any, inputs: int) -> bool:
@@ -223,6 +231,10 @@ class AdjustedPosterior:
         data: bytes = self.network.to_bytes()
         return data
 
+    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """What `predict` gives, of values that are not checked."""
+        return self._answer(x, lambda network, at: network._without_sampling(at.to(self.like)))
+
     def _answer(
         self,
         x: Any,
@@ -296,20 +308,16 @@ class AdjustedPosterior:
             log_weights = None if log_weights is None else log_weights[:, 0]
             x = x[0]
         prediction = Prediction(functions, stds, prediction.coherent, log_weights, prediction.noise)
-        factor = self._factor(x, prediction)
-        if bool((factor == 1).all()):
+        if not self.adjustment.calibrated:
             return prediction
-        return stretched(prediction, factor)
+        return stretched(prediction, self._factor(x, prediction))
 
     def _factor(self, x: Any, prediction: Prediction) -> Tensor:
         """Of each point: tasks with few context points, and points beyond them, have factors of their own."""
         inside, beyond = (self.adjustment.factor(self.counts, ahead) for ahead in (False, True))
         points = self.points
-        if (
-            points is None
-            or not only_first_varies(self.adjustment.process, points.x.shape[-1])
-            or not bool(self.counts.any())
-        ):
+        size, wide = (0, 0) if points is None else points.x.shape[1:]
+        if points is None or not size or not only_first_varies(self.adjustment.process, wide):
             return inside[0] if self.single else inside[:, None, None]
         last = torch.where(points.mask, points.x[..., 0].double(), -math.inf).amax(1)
         at = torch.as_tensor(x, dtype=torch.float64)

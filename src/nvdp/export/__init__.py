@@ -22,6 +22,7 @@ from nvdp.errors import InputError
 from nvdp.loading import Predictor, Widths
 from nvdp.models.base import Classifier, FeatureClassifier
 from nvdp.nn.attention import DistanceAttention, plain_attention
+from nvdp.posteriors.adjusted import AdjustedPosterior
 from nvdp.system import write_whole
 from nvdp.tasks import PointSet
 from nvdp.units import ContextUnits
@@ -35,7 +36,7 @@ class AdaptAndPredict(nn.Module):
 
     def __init__(self, predictor: Predictor) -> None:
         super().__init__()
-        self.model, self.units = deepcopy(predictor.model), predictor.units
+        self.model, self.units, self.adjustment = deepcopy(predictor.model), predictor.units, predictor.adjustment
         for part in self.model.modules():
             if isinstance(part, DistanceAttention):
                 part.compute = plain_attention  # the faster one asks for values, which a graph cannot
@@ -58,9 +59,15 @@ class AdaptAndPredict(nn.Module):
         units = self.units.of_points(context, single=False) if isinstance(self.units, ContextUnits) else self.units
         points, _ = units.points_in(context)
         like = next(self.model.parameters())
-        posterior = self.model.posterior_given(points.like(like))
-        # Below `predict`, which looks at values to refuse bad ones.
-        prediction = units.y_out(posterior._without_sampling(units.x_in(x).to(like)))
+        # Below `adapt` and `predict`, which look at values to refuse bad ones.
+        found: Any
+        if (adjustment := self.adjustment) is None:
+            found = self.model.posterior_given(points.like(like))
+        else:
+            network = self.model.posterior_given(adjustment.shown(points).like(like))
+            found = AdjustedPosterior(self.model, network, adjustment, points.mask.sum(1), points, single=False)
+        at = units.x_in(x)
+        prediction = units.y_out(found._without_sampling(at if adjustment else at.to(like)))
         return prediction.mean[0].to(x), prediction.std[0].to(x)
 
 
@@ -80,13 +87,13 @@ def export_onnx(predictor: Predictor, path: Path, inputs: int | None = None, cla
     model = predictor.model
     if isinstance(model, Classifier) and not isinstance(model, FeatureClassifier):
         raise InputError(f"{model.config.name} adapts by gradients, which an ONNX graph cannot take")
-    if predictor.adjustment is not None:
-        raise InputError("this model of nvdp fit is adjusted after the network, which cannot be exported yet")
     if isinstance(model, Classifier) and model.statistics == "batch":
         raise InputError("batch norm with statistics of the batch cannot be exported; use those of training: running")
     missing = [name for name in ("onnx", "onnxscript") if find_spec(name) is None]
     if missing:
         raise InputError(f"nvdp export needs {' and '.join(missing)}: pip install 'nvdp[export]'")
+    from nvdp.export.operators import TRANSLATIONS
+
     example, traced = _example(predictor, inputs, classes), AdaptAndPredict(predictor).eval()
     outputs = ("probabilities",) if isinstance(model, Classifier) else ("mean", "std")
     dynamic = {0: torch.export.Dim.DYNAMIC}
@@ -101,7 +108,7 @@ def export_onnx(predictor: Predictor, path: Path, inputs: int | None = None, cla
             input_names=INPUTS,
             output_names=outputs,
             dynamic_shapes=(dynamic, dynamic, dynamic),
-            custom_translation_table={torch.ops.aten.silu_backward.default: _silu_backward()},
+            custom_translation_table=TRANSLATIONS,
         )
     assert program is not None
     for node in program.model.graph:
@@ -131,26 +138,13 @@ def _example(predictor: Predictor, inputs: int | None, classes: int | None) -> t
 
 @contextmanager
 def _without_log_lines() -> Iterator[None]:
-    """PyTorch logs a line for each operator of torchvision, which is not needed."""
-    log = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before = log.level
-    log.setLevel(logging.ERROR)
+    """PyTorch logs a line for each operator of torchvision, and onnx_ir one for each empty list; neither is needed."""
+    logs = [logging.getLogger(name) for name in ("torch.onnx._internal.exporter._registration", "onnx_ir")]
+    before = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        log.setLevel(before)
-
-
-def _silu_backward() -> Any:
-    """The derivative of SiLU in ONNX; predictions in closed form need the mean slope of an activation."""
-    from onnxscript import opset18
-
-    op: Any = opset18
-
-    def silu_backward(gradient: Any, values: Any) -> Any:
-        gate = op.Sigmoid(values)
-        one = op.CastLike(op.Constant(value_float=1.0), values)
-        slope = op.Mul(gate, op.Add(one, op.Mul(values, op.Sub(one, gate))))
-        return op.Mul(gradient, slope)
-
-    return silu_backward
+        for log, level in zip(logs, before, strict=True):
+            log.setLevel(level)
