@@ -52,7 +52,7 @@ def predictors(names: list[str], folder: Path) -> Iterator[tuple[str, Predictor,
     yield "general, 3 inputs", nvdp.load("general"), 3
     growth_table().to_csv(folder / "growth.csv", index=False)
     for number, (name, (model, outputs)) in enumerate(FITS.items()):
-        if any(part in name for part in names):
+        if not names or name in names:
             out = folder / f"fit-{number}"
             what = ["--task", "animal", "--x", "day", "--y", outputs, "--model", model, "--steps", "100", "--quiet"]
             command = [sys.executable, "-m", "nvdp", "fit", str(folder / "growth.csv"), *what, "--out", str(out)]
@@ -102,15 +102,15 @@ def main() -> None:
     """Export, compare, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--models", default="", help="parts of the names of models, separated by |; others are kept")
+    parser.add_argument("--models", default="", help="names of models, separated by |; the rows of others are kept")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     there = options.json is not None and options.json.exists() and options.models
     rows: dict[str, Any] = json.loads(options.json.read_text()) if there else {}
-    names = options.models.split("|")
+    names = options.models.split("|") if options.models else []
     with tempfile.TemporaryDirectory() as folder:
         for name, predictor, inputs in predictors(names, Path(folder)):
-            if not any(part in name for part in names):
+            if names and name not in names:
                 continue
             file, row = Path(folder) / "model.onnx", {"model": predictor.model.config.name}
             try:

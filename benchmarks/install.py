@@ -2,8 +2,9 @@
 
     python benchmarks/install.py --json results/bench/install.json
 
-The wheel of this clone is built and installed with pip into a new environment, with the versions of constraints.txt.
-A dependency adds itself and the packages that nothing else needs.
+Wheel and source archive of this clone are built twice, from two copies. The wheel is installed with pip into a new
+environment, with the versions of constraints.txt. A dependency adds itself and the packages that nothing else needs.
+What extras add is taken from the environment that runs this, where they are installed.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from hashlib import sha256
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,11 @@ MB = 1e6
 
 
 def build(out: Path) -> list[Path]:
-    """The wheel and the source archive of this clone, built with a fixed date."""
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(HERE)]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"})
+    """The wheel and the source archive of what is committed here, built from a copy with a fixed date."""
+    copy, date = out.with_name(f"{out.name}-copy"), {"SOURCE_DATE_EPOCH": "1700000000"}
+    subprocess.run(["git", "clone", "--quiet", str(HERE), str(copy)], check=True)
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(copy)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | date)
     return sorted(out.iterdir())
 
 
@@ -59,9 +63,26 @@ def size(package: Distribution) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
+def extras(base: set[str]) -> dict[str, dict[str, Any]]:
+    """What each extra adds to the packages of the base install, where all of it is installed here."""
+    here = {canonicalize_name(each.name): each for each in distributions()}
+    found = {}
+    for extra in here["nvdp"].metadata.get_all("Provides-Extra") or []:
+        direct = {(canonicalize_name(each), frozenset()) for each in _asked(here["nvdp"], extra)}
+        added = closure(here, needs(here["nvdp"], {extra})) - base - {"nvdp"}
+        if direct and all(name in here for name, _ in direct):
+            found[extra] = {"MB": round(sum(size(here[name]) for name in added) / MB, 1), "packages": sorted(added)}
+    return found
+
+
+def _asked(package: Distribution, extra: str) -> list[str]:
+    wanted = (Requirement(text) for text in package.requires or [])
+    return [each.name for each in wanted if each.marker is not None and each.marker.evaluate({"extra": extra})]
+
+
 def measure(folder: Path) -> dict[str, Any]:
     """Install into a new environment in a folder, and weigh it."""
-    files = build(folder / "dist")
+    files, again = build(folder / "dist"), build(folder / "again")
     wheel = next(file for file in files if file.suffix == ".whl")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "env")], check=True)
     began = time.monotonic()
@@ -85,6 +106,8 @@ def measure(folder: Path) -> dict[str, Any]:
         "packages": len(found),
         "nvdp_MB": round(sizes["nvdp"] / MB, 1),
         "files": {file.suffix: file.stat().st_size for file in files},
+        "sha256": {f"{file.parent.name}/{file.name}": sha256(file.read_bytes()).hexdigest() for file in files + again},
+        "extras": extras(every),
         "adds": dict(sorted(adds.items(), key=lambda item: -item[1]["MB"])),
     }
 

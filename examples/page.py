@@ -13,6 +13,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent.parent
 EVALUATIONS = (2, 3, 4, 6, 8, 10)
+DEVELOPERS = ("dev", "docs", "release", "mutants")  # extras that only work on the package needs
 GROWTH = {"pigs": "Pigs, weight in kg", "spruces": "Spruces, log size"}
 
 
@@ -204,7 +205,11 @@ def both_stores() -> str:
     note = (
         f"Measured with {tasks:,} tasks, batches of {found['batch']:,}, server and client on the same {found['cores']}"
     )
+    asked = max(each["tasks"] for each in stores.values())
     note += f" cores. At these sizes a million tasks take {million}."
+    for name, each in stores.items():
+        if each["tasks"] < asked:
+            note += f" A time limit ended the filling on {name} at {each['tasks']:,} tasks."
     return "\n".join([*lines, f"| bytes of a task | {sizes} |", "", note])
 
 
@@ -260,7 +265,14 @@ def install() -> str:
         "| dependency | MB | packages |",
         "| --- | ---: | ---: |",
     ]
-    return "\n".join(lines + [f"| {n} | {a['MB']:,.1f} | {len(a['packages'])} |" for n, a in found["adds"].items()])
+    lines += [f"| {n} | {a['MB']:,.1f} | {len(a['packages'])} |" for n, a in found["adds"].items()]
+    hashes = found["sha256"].items()
+    same = len({digest for _, digest in hashes}) == len(found["files"])
+    lines += ["", f"Two builds from two copies {'have the same' if same else 'differ in their'} bytes (SHA-256):", ""]
+    lines += [f"- `{name}` `{digest[:16]}…`" for name, digest in hashes]
+    lines += ["", "What extras add to it:", "", "| extra | MB | packages |", "| --- | ---: | ---: |"]
+    users = {name: row for name, row in found["extras"].items() if name not in DEVELOPERS}
+    return "\n".join(lines + [f"| `{n}` | {a['MB']:,.1f} | {len(a['packages'])} |" for n, a in users.items()])
 
 
 def checks() -> str:
@@ -273,21 +285,6 @@ def checks() -> str:
         skips = "; ".join(f"`{check}`: {reason}" for check, reason in row["skips"].items()) or "none"
         lines.append(f"| `{name}` | {row['passed']} | {fails} | {skips} |")
     return "\n".join(lines)
-
-
-def search() -> str:
-    found = result("bench/search.json")
-    if found is None:
-        return "Made by `python benchmarks/search.py`."
-    lines = [
-        "| seconds | recipe | steps | ms a step | LL | RLL | PLL |",
-        "| ---: | --- | ---: | ---: | --- | --- | --- |",
-    ]
-    for row in found["rows"]:
-        scored = " | ".join(f"{row[name]:.3f}" for name in ("LL", "RLL", "PLL"))
-        name = row["name"] + (f" ({row['remark']})" if "remark" in row else "")
-        lines.append(f"| {row['seconds']:g} | {name} | {row['steps']:,} | {row['ms']:.0f} | {scored} |")
-    return "\n".join([*lines, "", f"*{found['tasks']} tasks; `python benchmarks/search.py`.*"])
 
 
 def peer() -> str:
@@ -352,5 +349,5 @@ if __name__ == "__main__":
     fill("serve.md", serve=serve())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
-    fill("beyond.md", search=search(), peer=peer())
+    fill("beyond.md", peer=peer())
     fill("when-to-use.md", real=real(), losses=real_losses(), general=general(), choose=choose())

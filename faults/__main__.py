@@ -60,8 +60,7 @@ def processes(place: Path) -> list[Tally]:
     """Several on one run."""
     from faults.processes import NAMES, killed_members, shared_runs, started_by_torchrun
 
-    torchrun = [started_by_torchrun(place / str(nodes), nodes) for nodes in (1, 2)]
-    return [shared_runs(place, NAMES, three=True), *torchrun, killed_members(place, 2)]
+    return [shared_runs(place, NAMES, three=True), started_by_torchrun(place), killed_members(place, 2)]
 
 
 def cluster(place: Path) -> list[Tally]:
@@ -69,6 +68,13 @@ def cluster(place: Path) -> list[Tally]:
     from faults.ray_nodes import killed_node
 
     return [killed_node(place)]
+
+
+def scale(place: Path) -> list[Tally]:
+    """The commands of docs/scale.md on two nodes."""
+    from faults.scale import two_nodes
+
+    return two_nodes(place, 40_000)
 
 
 def postgres(place: Path) -> list[Tally]:
@@ -148,6 +154,7 @@ SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
         numbers,
         processes,
         cluster,
+        scale,
         postgres,
         services,
         threads,

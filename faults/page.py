@@ -9,7 +9,7 @@ from nvdp.system import write_text
 
 ORDER = (
     "interruptions", "files", "stored", "postgres", "services", "hostile", "service", "numbers", "properties",
-    "processes", "cluster", "threads", "streaming", "mutants", "coverage",
+    "processes", "cluster", "scale", "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
@@ -22,6 +22,7 @@ TITLES = {
     "properties": "Properties of all models",
     "processes": "Several processes for one run",
     "cluster": "Many runs on a cluster",
+    "scale": "Commands of the page about several machines, on two nodes",
     "postgres": "A store on a PostgreSQL server",
     "services": "Services that share a store",
     "threads": "Several threads with one model",
@@ -142,7 +143,7 @@ def _measured(name: str, numbers: dict[str, Any]) -> str:
             for million, seconds in numbers["seconds"].items()
         ]
         return "\n".join(["", "| million rows | peak memory, MB | seconds |", "| ---: | ---: | ---: |", *rows])
-    if name == "service":
+    if name in ("service", "scale"):
         return "\n" + "; ".join(f"{key.replace('_', ' ')}: {value:g}" for key, value in numbers.items()) + "."
     return (
         f"\nThe largest difference of any weight or optimiser state was {numbers['largest_difference']:.1e} "

@@ -33,7 +33,7 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
     plan = [PlannedRun(f"run-{seed}", replace(config, seed=seed), tasks=2) for seed in range(2)]
     experiment = Experiment("table1", "two runs", lambda budget: plan)
     runs, out = place / "ray-runs", place / "ray-results"
-    nodes = [_start_node(place, head=True), _start_node(place, head=False)]
+    nodes = [start_node(place, head=True), start_node(place, head=False)]
     killed: list[int] = []
 
     def kill_when_both_run() -> None:
@@ -70,7 +70,7 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
     return tally
 
 
-def _start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
+def start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
     """A node in a process group of its own, which can be killed as a machine would be."""
     where = (
         ["--head", "--include-dashboard=false", f"--port={PORT}", f"--temp-dir=/tmp/nvdp-ray-{os.getpid()}"]

@@ -224,8 +224,8 @@ def card_of(folder: Path) -> dict[str, Any]:
     Returns:
         `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
         model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of both also `about`:
-        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training, the
-        `coverage` of intervals and scores `by_context` size, where they were measured.
+        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training, a `note`
+        about it, the `coverage` of intervals and scores `by_context` size, where they were measured.
 
     >>> card = card_of(find_run("gp"))
     >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
@@ -246,7 +246,7 @@ def card_of(folder: Path) -> dict[str, Any]:
     card |= {"steps": record["steps"], "scores": scores or of_classes}
     if "coverage" in evaluation:
         card["coverage"] = evaluation["coverage"]
-    return card | {name: record[name] for name in ("seconds", "by_context") if name in record}
+    return card | {name: record[name] for name in ("seconds", "note", "by_context") if name in record}
 
 
 def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
@@ -274,6 +274,28 @@ def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
             for size, row in own.items()
         ],
     }
+
+
+def card_lines(card: dict[str, Any]) -> list[str]:
+    """The card of a model as lines of text: what ``nvdp info`` prints and the web page shows.
+
+    >>> card_lines(card_of(find_run("gp")))[0]
+    "for: the paper's GP tasks; the attentive model of this package on them"
+    """
+    lines = [f"{name.replace('_', ' ')}: {text}" for name, text in card.get("about", {}).items()]
+    if "seconds" in card:
+        note = f": {card['note']}" if "note" in card else ""
+        lines.append(f"training took {card['steps']:,} steps and {card['seconds']:,.0f} seconds{note}")
+    lines += [f"{name}: {_text(score)}" for name, score in card.get("scores", {}).items()]
+    if "coverage" in card:
+        lines.append(f"intervals cover: {_text(card['coverage'])}")
+    return lines + [_text(row) for row in card.get("by_context", [])]
+
+
+def _text(score: Any) -> str:
+    if isinstance(score, dict):
+        return ", ".join(f"{name} {_text(value)}" for name, value in score.items())
+    return f"{score:.4g}" if isinstance(score, float) else str(score)
 
 
 def pretrained_card(name: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def evaluate(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run
-    from nvdp.loading import FIT
+    from nvdp.loading import FIT, card_of
     from nvdp.system import keep_freed_memory, use_threads
 
     if (run / FIT).exists():
@@ -79,6 +79,8 @@ def evaluate(
     shape = EpisodeShape(way, shot, queries, transductive)
     joint = JOINT_TASKS if joint is None else joint
     evaluation = evaluate_run(run, tasks, seed, samples, on, split, device, shape, joint, gates)
+    if note := card_of(run).get("note"):
+        evaluation["training"] = note
     if as_json:
         typer.echo(json.dumps(evaluation))
         return
@@ -102,6 +104,8 @@ def evaluate(
         numbers += [oracle[name], evaluation["attainable"][name]] if oracle else []
         table.add_row(name, *[f"{number:.3f}" for number in numbers])
     Console().print(table)
+    if "training" in evaluation:
+        typer.echo(f"training: {evaluation['training']}")
     if oracle:
         typer.echo("oracle: the exact GP that knows each task's kernel; attainable: one that must infer it.")
         if evaluation["task"] == "gp":

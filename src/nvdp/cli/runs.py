@@ -117,7 +117,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
     Example: nvdp info gp
     """
-    from nvdp.loading import card_of, fit_of
+    from nvdp.loading import card_lines, card_of, fit_of
     from nvdp.training.config import RunConfig
     from nvdp.training.run_folder import CONFIG
 
@@ -129,7 +129,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
         "scores": card.get("scores", {}),
         "settings": _settings(config),
     }
-    about |= {name: card[name] for name in ("about", "seconds", "coverage", "by_context") if name in card}
+    about |= {name: card[name] for name in ("about", "seconds", "note", "coverage", "by_context") if name in card}
     fitted = fit_of(run)
     if fitted is not None:
         columns, units = fitted["columns"], fitted["units"]
@@ -143,16 +143,8 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(summary.problem)
     if summary.LL is not None:
         typer.echo(f"last logged LL: {summary.LL:.3f}")
-    for name, text in about.get("about", {}).items():
-        typer.echo(f"{name.replace('_', ' ')}: {text}")
-    if "seconds" in about:
-        typer.echo(f"training took {about['seconds']:,.0f} seconds")
-    for name, score in about["scores"].items():
-        typer.echo(f"{name}: {_score_text(score)}")
-    if "coverage" in about:
-        typer.echo(f"intervals cover: {_score_text(about['coverage'])}")
-    for row in about.get("by_context", []):
-        typer.echo(_score_text(row))
+    for line in card_lines(card):
+        typer.echo(line)
     if fitted is not None:
         for line in _unit_lines(fitted["columns"], fitted["units"]):
             typer.echo(line)
@@ -177,12 +169,6 @@ def _steps_text(run: "RunSummary") -> str:
     if run.planned_steps is None:
         return ""
     return f"{run.steps:,}" if run.state == FINISHED else f"{run.steps:,} of {run.planned_steps:,}"
-
-
-def _score_text(score: Any) -> str:
-    if isinstance(score, dict):
-        return ", ".join(f"{name} {_score_text(value)}" for name, value in score.items())
-    return f"{score:.4g}" if isinstance(score, float) else str(score)
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,17 @@ Predictions in closed form need the slope of SiLU, and a fit's process needs Cho
 them. The factors and their inverses are loops over the columns of a matrix.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from onnxscript import DOUBLE, script
-from onnxscript import opset18 as op
+from onnxscript import DOUBLE, opset18, script
 
 aten = torch.ops.aten
+op: Any = opset18
+if TYPE_CHECKING:
+    Matrices = Any
+else:
+    Matrices = DOUBLE[...]
 
 
 def silu_backward(gradient: Any, values: Any) -> Any:
@@ -22,7 +26,7 @@ def silu_backward(gradient: Any, values: Any) -> Any:
 
 
 @script()
-def factor_of(a: DOUBLE[...]) -> DOUBLE[...]:
+def factor_of(a: Matrices) -> Matrices:
     """The lower Cholesky factor; a pivot that rounding makes negative is replaced by a small one."""
     zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
     size = op.Squeeze(op.Shape(a, start=-1))
@@ -41,7 +45,7 @@ def factor_of(a: DOUBLE[...]) -> DOUBLE[...]:
 
 
 @script()
-def inverse_of(factor: DOUBLE[...]) -> DOUBLE[...]:
+def inverse_of(factor: Matrices) -> Matrices:
     """The inverse of a lower factor, row by row."""
     zero, one = op.Constant(value_ints=[0]), op.Constant(value_ints=[1])
     size = op.Squeeze(op.Shape(factor, start=-1))

@@ -233,7 +233,7 @@ class AdjustedPosterior:
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """What `predict` gives, of values that are not checked."""
-        return self._answer(x, lambda network, at: network._without_sampling(at.to(self.like)))
+        return self._answer(x, lambda network, at, _: network._without_sampling(at.to(self.like)))
 
     def _answer(
         self,

@@ -175,6 +175,7 @@ class ModelEntry(BaseModel):
     pretrained: bool = Field(default=False, description="Whether it comes with the package.")
     way: int | None = Field(default=None, description="The number of classes that it needs; null for any number.")
     columns: TableColumns | None = Field(default=None, description="Of the table it was fitted to by `nvdp fit`.")
+    card: list[str] = Field(default_factory=list, description="What `nvdp info` says of it, line by line.")
 
 
 class ErrorAnswer(BaseModel):

@@ -18,7 +18,7 @@ from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
 from nvdp.evaluation.inferred import InferredGP
 from nvdp.images.classify import PictureClassifier
-from nvdp.loading import Predictor, find_run, load, pretrained_names
+from nvdp.loading import Predictor, card_lines, find_run, load, pretrained_names
 from nvdp.models.registry import model_spec
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.adjusted import AdjustedPosterior
@@ -93,6 +93,7 @@ class ServedModel:
             has_rates=model_spec(shape.name).dropout,
             pretrained=pretrained,
             columns=None if columns is None else TableColumns(task=columns.task, x=list(columns.x), y=list(columns.y)),
+            card=card_lines(predictor.card),
         )
         return cls(entry, predictor, units)
 
@@ -276,7 +277,9 @@ def _serve(name: str, folder: Path, pretrained: bool) -> Served:
     if predictor.kind == "regression":
         return ServedModel.of(name, predictor, pretrained)
     assert predictor.config is not None
-    return ServedClassifier(name, predictor.config.task, PictureClassifier.load(folder), pretrained)
+    served = ServedClassifier(name, predictor.config.task, PictureClassifier.load(folder), pretrained)
+    served.entry.card = card_lines(predictor.card)
+    return served
 
 
 def _free_name(name: str, taken: dict[str, Served]) -> str:

@@ -15,6 +15,18 @@ export function tell(reason, own) {
   trouble.textContent = reason ?? "";
 }
 
+// What `nvdp info` prints of the models of a page.
+function showCards(models) {
+  const cards = document.getElementById("cards");
+  cards.hidden = !models.length;
+  cards.lastElementChild.replaceChildren(...models.flatMap((model) => {
+    const [title, list] = [document.createElement("h3"), document.createElement("ul")];
+    title.textContent = `${model.label} (${model.name})`;
+    list.append(...model.card.map((line) => Object.assign(document.createElement("li"), { textContent: line })));
+    return [title, list];
+  }));
+}
+
 async function open() {
   const all = await models();
   const started = new Set();
@@ -29,6 +41,7 @@ async function open() {
       if (link.dataset.page === current) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
     }
+    showCards(all.filter((model) => model.page === current && model.card.length));
     if (!started.has(current)) {
       started.add(current);
       STARTS[current](all.filter((model) => model.page === current), tell);
