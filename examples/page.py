@@ -163,54 +163,23 @@ def images() -> str:
 def store() -> str:
     found = result("bench/store.json")
     if found is None:
-        return "Made by `python benchmarks/store.py --tasks 1000000 --json results/bench/store.json`."
-
-    def speed(name: str) -> str:
-        return f"{found[f'{name}_per_cpu_second']:,.0f} ({found[f'{name}_per_second']:,.0f})"
-
-    ended = " (the time limit ended the filling)" if found["tasks"] < found["tasks_asked_for"] else ""
-    machine = f"{found['cores']} cores, load average {found['load_before']:.0f} at the start"
-    return "\n".join(
-        [
-            f"{found['tasks']:,} tasks take {found['bytes'] / 1e9:.2f} GB on disk, {found['bytes_per_task']:,.0f}",
-            f"bytes each{ended}. The table has tasks per second of CPU time and, in brackets, per second of wall time",
-            f"({machine}):",
-            "",
-            f"| | one by one | in batches of {found['batch']:,} |",
-            "| --- | --- | --- |",
-            f"| observe {found['points_a_task']} points | {speed('observe')} | {speed('observe_batched')} |",
-            f"| predict at {found['query_points']} points | {speed('predict')} | {speed('predict_batched')} |",
-        ]
-    )
-
-
-def both_stores() -> str:
-    found = result("bench/store-both.json")
-    if found is None:
-        return "Made by `python benchmarks/store.py --both --tasks 100000 --json results/bench/store-both.json`."
-    kinds = {
-        "fill": "fill in batches",
-        "observe_batched": "observe in batches",
-        "predict_batched": "predict in batches",
-    }
-    kinds |= {"observe": "observe one by one", "predict": "predict one by one"}
+        return "Made by `python benchmarks/store.py --both --tasks 1000000 --json results/bench/store.json`."
+    kinds = {"fill": "fill", "observe_batched": "observe", "predict_batched": "predict"}
+    titles = {name: f"{title} in batches of {found['batch']:,}" for name, title in kinds.items()}
+    titles |= {"observe": "observe one by one", "predict": "predict one by one"}
     stores = found["stores"]
-    lines = [f"| tasks per second of wall time | {' | '.join(stores)} |", f"| --- |{' ---: |' * len(stores)}"]
-    for kind, title in kinds.items():
+    lines = [f"| tasks per second | {' | '.join(stores)} |", f"| --- |{' ---: |' * len(stores)}"]
+    for kind, title in titles.items():
         speeds = [each[f"{kind}_per_second"] for each in stores.values()]
         lines.append(f"| {title} | {' | '.join(f'{speed:,.0f}' for speed in speeds)} |")
-    sizes = " | ".join(f"{each['bytes_per_task']:,.0f}" for each in stores.values())
-    million = " and ".join(f"{each['bytes_per_task'] / 1e3:.1f} GB on {name}" for name, each in stores.items())
-    tasks = next(iter(stores.values()))["tasks"]
-    note = (
-        f"Measured with {tasks:,} tasks, batches of {found['batch']:,}, server and client on the same {found['cores']}"
-    )
-    asked = max(each["tasks"] for each in stores.values())
-    note += f" cores. At these sizes a million tasks take {million}."
-    for name, each in stores.items():
-        if each["tasks"] < asked:
-            note += f" A time limit ended the filling on {name} at {each['tasks']:,} tasks."
-    return "\n".join([*lines, f"| bytes of a task | {sizes} |", "", note])
+    rows = {"tasks that were filled in": "tasks", "bytes of a task on disk": "bytes_per_task"}
+    for title, name in rows.items():
+        lines.append(f"| {title} | {' | '.join(f'{each[name]:,.0f}' for each in stores.values())} |")
+    whole = " and ".join(f"{each['bytes'] / 1e9:.2f} GB on {name}" for name, each in stores.items())
+    note = f"These tasks take {whole}. Server and client share {found['cores']} cores; seconds are of wall time."
+    if any(each["tasks"] < found["asked"] for each in stores.values()):
+        note += f" A time limit ended the filling before {found['asked']:,} tasks."
+    return "\n".join([*lines, "", note])
 
 
 def estimator() -> str:
@@ -343,7 +312,7 @@ def fill(page: str, **texts: str) -> None:
 
 if __name__ == "__main__":
     fill("examples.md", growth=growth(), simulator=simulator(), images=images())
-    fill("store.md", store=store(), both=both_stores())
+    fill("store.md", store=store())
     fill("install.md", install=install())
     fill("export.md", export=export())
     fill("serve.md", serve=serve())
