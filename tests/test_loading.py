@@ -16,7 +16,7 @@ import nvdp
 from nvdp.data.gp import GPTasks
 from nvdp.errors import NameNote
 from nvdp.evaluation.metrics import evaluate
-from nvdp.loading import pretrained_names
+from nvdp.loading import card_lines, card_of, find_run, pretrained_names
 from nvdp.units import Units
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"
@@ -26,6 +26,13 @@ def test_pretrained_models_are_small():
     assert {"gp", "gp-nvdp", "mnist", "omniglot"} <= set(pretrained_names())
     for name in pretrained_names():
         assert (WEIGHTS / name / "model.safetensors").stat().st_size < 6_500_000
+
+
+def test_the_card_of_a_grown_model_has_all_its_steps():
+    record = json.loads((WEIGHTS / "gp-nvdp" / "scores.json").read_text())
+    assert nvdp.load("gp-nvdp").config.steps < record["steps"]  # those of its last training alone
+    lines = card_lines(card_of(find_run("gp-nvdp")))
+    assert any(f"{record['steps']:,} steps" in line and record["note"] in line for line in lines)
 
 
 @pytest.mark.parametrize("name", ["gp", "gp-nvdp"])

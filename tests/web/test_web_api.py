@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from small_served import regression
 
 import nvdp
+from nvdp.loading import card_lines, card_of, find_run
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.web import limits
@@ -102,6 +103,7 @@ def test_models_say_where_they_are_shown(client):
     known = {"page": "functions", "model": "nvdp", "x_dim": 1, "has_rates": True, "pretrained": True}
     assert entries["gp-nvdp"] | known == entries["gp-nvdp"]
     assert list(entries)[-1] == "exact-gp"
+    assert entries["gp-nvdp"]["card"] == card_lines(card_of(find_run("gp-nvdp")))
 
 
 def test_a_model_of_grey_pictures_is_for_the_page_of_images(small_config):
