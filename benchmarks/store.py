@@ -1,6 +1,6 @@
 """Cost of a store of many tasks: bytes per task, and observations and predictions per second, singly and in batches.
 
-    python benchmarks/store.py --both --tasks 1000000 --json results/bench/store.json
+    python benchmarks/store.py --both --tasks 1000000 --seconds 2 --most-minutes 2 --json results/bench/store.json
 
 The store is filled with four points per task, in batches of 1,000 tasks. Then random tasks are observed and predicted,
 singly and in batches. Rates are per second of wall time and per second of CPU time. --most-minutes limits the filling.
@@ -80,7 +80,7 @@ def both(tasks: int, seconds: float, most_minutes: float, json_file: Path | None
         places, found = {"SQLite": Path(folder) / "tasks.db", "PostgreSQL": server.url}, {}
         for name, place in places.items():
             found[name] = measure(place, tasks, seconds, False, most_minutes) | {"load": os.getloadavg()[0]}
-    text = json.dumps({"cores": os.cpu_count() or 1, "batch": BATCH, "asked": tasks, "stores": found}, indent=1)
+    text = json.dumps({"cores": os.cpu_count() or 1, "batch": BATCH, "stores": found}, indent=1)
     print(text)
     if json_file is not None:
         json_file.write_text(text + "\n")
