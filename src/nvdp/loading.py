@@ -279,8 +279,8 @@ def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
 def card_lines(card: dict[str, Any]) -> list[str]:
     """The card of a model as lines of text: what ``nvdp info`` prints and the web page shows.
 
-    >>> card_lines(card_of(find_run("gp")))[0]
-    "for: the paper's GP tasks; the attentive model of this package on them"
+    >>> card_lines(card_of(find_run("gp")))[0].split(";")[0]
+    "for: the paper's GP tasks"
     """
     lines = [f"{name.replace('_', ' ')}: {text}" for name, text in card.get("about", {}).items()]
     if "seconds" in card:
