@@ -18,7 +18,7 @@ from faults.runs import TINY, same, state_of
 from faults.tally import Tally
 from nvdp.experiments.executors import run_on_ray
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.experiments.queue import steps_done, work_off
+from nvdp.experiments.queue import run_queue, steps_done
 from nvdp.experiments.results import result_path
 
 PORT = 6399
@@ -45,7 +45,7 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
     killer = threading.Thread(target=kill_when_both_run, daemon=True)
     killer.start()
     try:
-        work_off(
+        run_queue(
             experiment, "quick", out, runs, jobs=1, device="cpu",
             executor=lambda *order: run_on_ray(*order, address=f"127.0.0.1:{PORT}"),
         )  # fmt: skip
@@ -58,7 +58,7 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
             node.wait()
     tally.check(bool(killed), "one node killed while both ran", "no node was killed")
     local = Experiment("table1", "two runs", lambda budget: plan)
-    work_off(local, "quick", place / "local-results", place / "local-runs", jobs=1, device="cpu")
+    run_queue(local, "quick", place / "local-results", place / "local-runs", jobs=1, device="cpu")
     for run in plan:
         equal = same(state_of(run.folder(runs)), state_of(run.folder(place / "local-runs")))
         tally.check(equal, "run done; weights equal to the last bit", f"{run.name}: other weights")
