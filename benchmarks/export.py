@@ -2,9 +2,9 @@
 
     python benchmarks/export.py --json results/bench/export.json
 
-The models that come with the package; folders of ``nvdp fit`` for a table of drawn growth curves (100 steps of
-training: only the difference counts), around a hierarchical GP and of a network alone; and all models with random
-weights. Differences are shares of the spread of y. A model that cannot be exported has its reason.
+The models that come with the package, and folders of ``nvdp fit`` for a table of drawn growth curves (100 steps of
+training: only the difference counts), around a hierarchical GP and of a network alone. Differences are shares of the
+spread of y. A model that cannot be exported has its reason.
 """
 
 import argparse
@@ -26,12 +26,9 @@ import nvdp
 from nvdp.errors import InputError
 from nvdp.export import export_onnx
 from nvdp.loading import Predictor
-from nvdp.models.config import ClassifierConfig, ModelConfig
-from nvdp.models.registry import MODELS, build_model
 
 SIZES = ((1, 1), (2, 30), (7, 11), (20, 2), (50, 100), (100, 300))  # of context and queries
-FITS = {"nvdp fit": ("auto", "kg"), "nvdp fit, two outputs": ("auto", "kg,cm")}
-FITS |= {f"nvdp fit --model {name}": (name, "kg") for name in ("nvdp", "nvdp-attentive")}
+FITS = {"nvdp fit": ("auto", "kg"), "nvdp fit --model nvdp": ("nvdp", "kg")}
 
 
 def growth_table() -> pd.DataFrame:
@@ -58,11 +55,6 @@ def predictors(names: list[str], folder: Path) -> Iterator[tuple[str, Predictor,
             command = [sys.executable, "-m", "nvdp", "fit", str(folder / "growth.csv"), *what, "--out", str(out)]
             subprocess.run(command, check=True, capture_output=True)
             yield name, nvdp.load(out), None
-    for name, spec in MODELS.items():
-        for kind, config in (("regression", ModelConfig(name)), ("classification", ClassifierConfig(name))):
-            if kind in spec.tasks:
-                model = build_model(config, seed=0).eval().requires_grad_(False)
-                yield f"{name}, {kind}", Predictor.of(model), None
 
 
 def largest_differences(predictor: Predictor, file: Path, inputs: int | None) -> dict[str, float]:

@@ -63,13 +63,13 @@ def size(package: Distribution) -> int:
     return sum(path.stat().st_size for path in paths if path.is_file())
 
 
-def extras(base: set[str]) -> dict[str, dict[str, Any]]:
+def extras(nvdp: Distribution, base: set[str]) -> dict[str, dict[str, Any]]:
     """What each extra adds to the packages of the base install, where all of it is installed here."""
     here = {canonicalize_name(each.name): each for each in distributions()}
     found = {}
-    for extra in here["nvdp"].metadata.get_all("Provides-Extra") or []:
-        direct = {(canonicalize_name(each), frozenset()) for each in _asked(here["nvdp"], extra)}
-        added = closure(here, needs(here["nvdp"], {extra})) - base - {"nvdp"}
+    for extra in nvdp.metadata.get_all("Provides-Extra") or []:
+        direct = {(canonicalize_name(each), frozenset()) for each in _asked(nvdp, extra)}
+        added = closure(here, needs(nvdp, {extra})) - base - {"nvdp"}
         if direct and all(name in here for name, _ in direct):
             found[extra] = {"MB": round(sum(size(here[name]) for name in added) / MB, 1), "packages": sorted(added)}
     return found
@@ -107,7 +107,7 @@ def measure(folder: Path) -> dict[str, Any]:
         "nvdp_MB": round(sizes["nvdp"] / MB, 1),
         "files": {file.suffix: file.stat().st_size for file in files},
         "sha256": {f"{file.parent.name}/{file.name}": sha256(file.read_bytes()).hexdigest() for file in files + again},
-        "extras": extras(every),
+        "extras": extras(found["nvdp"], every),
         "adds": dict(sorted(adds.items(), key=lambda item: -item[1]["MB"])),
     }
 
