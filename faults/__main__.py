@@ -112,6 +112,13 @@ def files(place: Path) -> list[Tally]:
     return [shifted_rows(place / "rows", 500), existing_outputs(place / "outputs"), stopped_fits(place / "fits", 12)]
 
 
+def memory(place: Path) -> list[Tally]:
+    """A million rows, and files that unpack to much."""
+    from faults.memory import large_tables, packed_files
+
+    return [large_tables(place / "rows", 1_000_000), packed_files(place / "packed", 200)]
+
+
 def service(place: Path) -> list[Tally]:
     """Slow, absent and greedy visitors."""
     from faults.service import abandoned_work, other_hosts, slow_clients, stopped_servers, too_much_work
@@ -160,6 +167,7 @@ SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
         threads,
         streaming,
         files,
+        memory,
         stored,
         service,
     )

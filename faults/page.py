@@ -8,13 +8,14 @@ from faults.coverage import LEAST
 from nvdp.system import write_text
 
 ORDER = (
-    "interruptions", "files", "stored", "postgres", "services", "hostile", "service", "numbers", "properties",
+    "interruptions", "files", "memory", "stored", "postgres", "services", "hostile", "service", "numbers", "properties",
     "processes", "cluster", "scale", "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
     "interruptions": "Interrupted runs",
     "files": "Tables and outputs",
+    "memory": "Large tables",
     "stored": "Stores of tasks",
     "service": "The server and its visitors",
     "hostile": "Damaged and malicious files",
@@ -143,8 +144,9 @@ def _measured(name: str, numbers: dict[str, Any]) -> str:
             for million, seconds in numbers["seconds"].items()
         ]
         return "\n".join(["", "| million rows | peak memory, MB | seconds |", "| ---: | ---: | ---: |", *rows])
-    if name in ("service", "scale"):
-        return "\n" + "; ".join(f"{key.replace('_', ' ')}: {value:g}" for key, value in numbers.items()) + "."
+    if name in ("service", "scale", "memory"):
+        words = (f"{key.replace('_', ' ').replace(' mb', ' MB')}: {value:,g}" for key, value in numbers.items())
+        return f"\n{'; '.join(words)}."
     return (
         f"\nThe largest difference of any weight or optimiser state was {numbers['largest_difference']:.1e} "
         f"(float64; tolerance {numbers['tolerance']:.0e})."

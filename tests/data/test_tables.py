@@ -131,6 +131,12 @@ def test_packed_tables_are_read_and_never_unpacked_without_end(tmp_path, monkeyp
     with pytest.raises(InputError, match="holds 900 cells; 600 are read at once"):
         read_tasks(tmp_path / "table.parquet", COLUMNS)
     monkeypatch.undo()
+    monkeypatch.setattr("nvdp.data.tables.MOST_LINE", 50)
+    with gzip.open(path, "at") as file:
+        file.write("a,1," + "2" * 100)
+    with pytest.raises(InputError, match="line 1002 has more than 50 characters"):
+        read_tasks(path, COLUMNS)
+    monkeypatch.undo()
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(InputError, match="cannot be read as a table"):
         read_tasks(path, COLUMNS)

@@ -13,7 +13,7 @@ import math
 import re
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,8 @@ from nvdp.errors import InputError, unknown_name
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_CELLS = 50_000_000  # of a file that is read at once
+MOST_CELLS = 20_000_000  # of a file that is read at once
+MOST_LINE = 1_000_000  # characters
 MOST_LEVELS = 50  # of a column of words
 IN_PARTS = "write it as a folder of Parquet files, which is read in parts"
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
@@ -173,10 +174,11 @@ def _read_csv(path: Path) -> "pd.DataFrame":
     rows: list[list[str]] = []
     lines: list[int] = []
     with opened as file:
-        first = file.readline()
+        text = _lines(file, path)
+        first = next(text, "")
         semicolons = first.count(";") > first.count(",")  # then numbers may have decimal commas
         reader = csv.reader(
-            itertools.chain([first], file), delimiter=";" if semicolons else ",", skipinitialspace=True, strict=True
+            itertools.chain([first], text), delimiter=";" if semicolons else ",", skipinitialspace=True, strict=True
         )
         header = [name.strip() for name in next(filter(None, reader), [])]
         if not header:
@@ -199,6 +201,17 @@ def _read_csv(path: Path) -> "pd.DataFrame":
             if len(rows) * width > MOST_CELLS:
                 raise InputError(f"{path} holds more than {MOST_CELLS:,} cells; {IN_PARTS}")
     return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=str)
+
+
+def _lines(file: Any, path: Path) -> Iterator[str]:
+    """The lines of a file; a packed one may hold a line that is longer than memory."""
+    for number in itertools.count(1):
+        line = file.readline(MOST_LINE)
+        if len(line) == MOST_LINE:
+            raise InputError(f"{path} cannot be read as a table: line {number} has more than {MOST_LINE:,} characters")
+        if not line:
+            return
+        yield line
 
 
 def read_tasks(path: Path, columns: Columns) -> TaskTable:

@@ -47,7 +47,7 @@ MAX_DEAR_OF_ONE = 8  # dear ones of one visitor, running and waiting
 DEAR_PICTURES = 12  # labelled ones and those to classify together
 DEAR_SAMPLED = 8_192  # samples × query points; /api/suggest draws its own
 DEAR_PAIRS = 40_000  # context × query points of a model that compares them all
-DEAR_NICE = 10  # added to the niceness of the threads of dear requests, where threads have one (Linux)
+DEAR_NICE = 4  # added to the niceness of the threads of dear requests, where threads have one (Linux)
 MAX_HELD = 64 * 1024 * 1024  # bytes of bodies that are being received, of all requests together
 
 MAX_CONNECTIONS, MAX_CONNECTIONS_OF_ONE = 512, 384
