@@ -104,6 +104,40 @@ def real_losses() -> str:
     return "\n".join(lines)
 
 
+def real_boosting() -> str:
+    """By size: on how many of the final sets gradient boosting has the lower error, or the higher log-likelihood."""
+    from nvdp.bench.real import SIZES
+
+    found = result("bench/real.json")
+    rows = [row for row in (found or {"rows": []})["rows"] if row["part"] == "final" and "boosting" in row["scores"]]
+    if not rows:
+        return "Made by `nvdp bench --suite real --json results/bench/real.json`."
+    lines = ["| points | sets | lower RMSE than general | higher LL than general |", "|" + " ---: |" * 4]
+    for size in SIZES:
+        pairs = [(row["scores"]["boosting"], row["scores"]["ours"]) for row in rows if row["context"] == size]
+        if pairs:
+            lower = sum(trees["RMSE"] < ours["RMSE"] for trees, ours in pairs)
+            higher = sum(trees["LL"] > ours["LL"] for trees, ours in pairs)
+            lines.append(f"| {size:,} | {len(pairs)} | {lower} | {higher} |")
+    return "\n".join(lines)
+
+
+def mixed_model() -> str:
+    """`nvdp fit` beside a mixed model on tables of short series, and a count of where each is ahead."""
+    found = result("bench/tables.json")
+    if found is None:
+        return "Made by `nvdp bench --suite tables --json results/bench/tables.json`."
+    lines = ["| table, context | nvdp fit LL | mixed model LL | RMSE, nvdp fit / mixed model |", "|" + " --- |" * 4]
+    for row in found["rows"]:
+        if row["context"] == 4:
+            both = f"{row['ours_RMSE']:.3g} / {row['mixed_RMSE']:.3g}"
+            lines.append(f"| {row['shape']} | {row['ours_LL']:.2f} | {row['mixed_LL']:.2f} | {both} |")
+    behind = [row["shape"] for row in found["rows"] if row["mixed_LL"] > row["ours_LL"]]
+    total = len(found["rows"])
+    ends = f"in {len(behind)} of all {total} cases (2, 4 or 8 points)"
+    return "\n".join([*lines, "", f"The mixed model has the higher LL {ends}: {'; '.join(behind) or 'none'}."])
+
+
 def choose() -> str:
     found = result("bench/choose.json")
     if found is None or not found["optimisation"]:
@@ -140,6 +174,10 @@ def general() -> str:
     ]
     lines += ["", "| points | fit + predict at 400 queries, processor ms |", "| --- | --- |"]
     lines += [f"| {row['context']} | {row['ms']:.1f} |" for row in found["times"]]
+    lines += ["", "| points of its prior | tasks | LL | inside 90 % | inside 50 % |", "|" + " ---: |" * 5]
+    for row in found["prior"]:
+        shares = f"{row['coverage90']:.1%} ± {row['coverage90_stderr']:.1%} | {row['coverage50']:.1%}"
+        lines.append(f"| {row['context']} | {row['tasks']:,} | {row['LL']:.2f} | {shares} |")
     lines += ["", "| points | general LL | exact posterior LL | gap |", "| --- | --- | --- | --- |"]
     for row in found["gap"]:
         gap = f"{row['exact'] - row['ours']:.2f} ± {row['stderr']:.2f}"
@@ -292,11 +330,13 @@ def serve() -> str:
     found = result("bench/serve.json")
     if found is None:
         return "Made by `python benchmarks/serve.py --json results/bench/serve.json`."
-    lines = ["| | answers | median, ms | 95th percentile, ms | errors |", "| --- | ---: | ---: | ---: | ---: |"]
+    lines = ["| | answers | median, ms | 95th percentile, ms | errors | answers to the largest |"]
+    lines.append("| --- |" + " ---: |" * 5)
     for row in found["rows"]:
         what = f"{row['visitors']} {row['what']}" if "visitors" in row else row["what"]
         times = f"{row['median_ms']:.0f} | {row['p95_ms']:.0f}"
-        lines.append(f"| {what} | {row['answers']} | {times} | {row.get('errors', 0)} |")
+        dear = row["dear_answers"].get("200", 0) if "dear_answers" in row else ""
+        lines.append(f"| {what} | {row['answers']} | {times} | {row.get('errors', 0)} | {dear} |")
     return "\n".join(lines)
 
 
@@ -321,4 +361,5 @@ if __name__ == "__main__":
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
     fill("beyond.md", peer=peer())
-    fill("when-to-use.md", real=real(), losses=real_losses(), general=general(), choose=choose())
+    fill("when-to-use.md", real=real(), losses=real_losses(), boosting=real_boosting(), mixed=mixed_model())
+    fill("when-to-use.md", general=general(), choose=choose())
