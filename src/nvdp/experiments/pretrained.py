@@ -12,7 +12,7 @@ from nvdp.loading import load
 from nvdp.plots import FunctionPanel, figure_functions
 from nvdp.plots.panels import five_point_task, gp_function_panel, oracle_panel
 
-NAMES = ("gp-nvdp", "gp")
+NAMES = ("gp-nvdp", "gp-rates", "gp")
 TASKS = 128
 
 

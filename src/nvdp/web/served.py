@@ -45,7 +45,8 @@ COMPARES_ALL = (EXACT_GP, "nvdp-attentive", "anp")  # models that compare every 
 DECIMALS, RATE_DECIMALS = 6, 4
 PURPOSES = {  # of the models that come with the package
     "general": "General: any data",
-    "gp": "Attentive NVDP: smooth functions",
+    "gp": "Convolutional NVDP: smooth functions",
+    "gp-rates": "NVDP by rates alone: smooth functions",
     "gp-nvdp": "Paper's NVDP: smooth functions",
     "mnist": "Convolutional NVDP: digits",
     "omniglot": "NVDP: characters",
