@@ -355,7 +355,7 @@ def fit_of(folder: Path) -> dict[str, Any] | None:
 def _columns(names: dict[str, Any]) -> Columns:
     levels = tuple(tuple(each) for each in names.get("levels", ()))
     x, y, given = (tuple(names.get(part, ())) for part in ("x", "y", "given"))
-    return Columns(names["task"], x, y, names.get("group"), given, levels)
+    return Columns(names["task"], x, y, names.get("group"), given, levels, tuple(names.get("log", ())))
 
 
 def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | None:

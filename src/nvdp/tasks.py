@@ -6,7 +6,7 @@ Tasks of different sizes share a batch through masks. A padded entry is zero and
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from nvdp.errors import InputError
 
 
-def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
+def as_points(values: Any, name: str, missing: bool = False) -> Float[Tensor, "point feature"]:
     """A finite float matrix of shape (points, features); anything else is refused with its shape.
 
     A flat list of numbers is one feature. Integers become float32, float64 stays float64.
@@ -26,7 +26,7 @@ def as_points(values: Any, name: str) -> Float[Tensor, "point feature"]:
         tensor = tensor[:, None]
     if tensor.dim() != 2:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}; expected (points, features)")
-    check_finite(tensor, name)
+    check_finite(tensor, name, missing)
     return tensor
 
 
@@ -41,8 +41,10 @@ def as_tensor(values: Any, name: str) -> Tensor:
     return tensor if tensor.is_floating_point() else tensor.to(torch.get_default_dtype())
 
 
-def check_finite(tensor: Tensor, name: str) -> None:
-    """Refuse NaN and infinity, quoting the first place."""
+def check_finite(tensor: Tensor, name: str, missing: bool = False) -> None:
+    """Refuse NaN, unless values may be missing, and infinity, quoting the first place."""
+    if missing:
+        tensor = tensor.nan_to_num(0.0, math.inf, -math.inf)
     if math.isfinite(tensor.detach().sum()):  # a fifth of the time of a look at every value; huge ones may overflow
         return
     if not torch.isfinite(tensor).all():
@@ -81,8 +83,10 @@ class PointSet:
         return replace(self, x=self.x.detach().clone(), y=self.y.detach().clone(), mask=self.mask.clone())
 
     @classmethod
-    def of(cls, x: Any, y: Any, mask: Tensor | None = None) -> Self:
+    def of(cls, x: Any, y: Any, mask: Tensor | None = None, missing: bool = False) -> Self:
         """Point sets from arrays: (points, features) for one task, (tasks, points, features) for several.
+
+        With `missing` an output may be NaN.
 
         >>> PointSet.of([[0.0], [1.0]], [[2.0], [3.0]]).x.shape
         torch.Size([1, 2, 1])
@@ -92,7 +96,7 @@ class PointSet:
         x, y = as_tensor(x, "x"), as_tensor(y, "y")
         checked = x.dim() < 3
         if checked:
-            x, y = as_points(x, "x")[None], as_points(y, "y")[None]
+            x, y = as_points(x, "x")[None], as_points(y, "y", missing)[None]
         if x.dim() != 3 or y.dim() != 3:
             raise InputError(
                 f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}; expected (tasks, points, features) for both"
@@ -109,7 +113,7 @@ class PointSet:
             raise InputError(f"mask has shape {tuple(mask.shape)}; expected {tuple(x.shape[:2])}")
         if not checked:
             check_finite(x, "x")
-            check_finite(y, "y")
+            check_finite(y, "y", missing)
         return cls(x, y, mask)
 
 
@@ -126,10 +130,12 @@ class Task:
     y_context: Any
     x_target: Any
     y_target: Any
+    missing: ClassVar[bool] = False  # whether an output may be NaN
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            object.__setattr__(self, field.name, as_points(getattr(self, field.name), field.name))
+            missing = self.missing and field.name.startswith("y")
+            object.__setattr__(self, field.name, as_points(getattr(self, field.name), field.name, missing))
         for part in ("context", "target"):
             x, y = getattr(self, f"x_{part}"), getattr(self, f"y_{part}")
             if len(x) != len(y):
@@ -143,6 +149,12 @@ class Task:
                 raise InputError(
                     f"{part}_context has {context.shape[1]} features but {part}_target has {target.shape[1]}"
                 )
+
+
+class PartialTask(Task):
+    """A task in which some of several outputs of a point may be missing: NaN."""
+
+    missing: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

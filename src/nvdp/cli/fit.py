@@ -63,6 +63,9 @@ def fit(
     given: Annotated[
         str | None, typer.Option(help="Columns that are constant within a task (sex, diet …): numbers or words.")
     ] = None,
+    log: Annotated[
+        str | None, typer.Option(help="Columns of --x or --y to take by their logarithm: positive, over decades.")
+    ] = None,
     steps: Annotated[int, typer.Option(help="Most training steps.", min=1)] = 30_000,
     device: Annotated[str, typer.Option(help="Where to train: cpu, cuda, mps … or auto.")] = "cpu",
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
@@ -72,6 +75,10 @@ def fit(
     Whole tasks are held out: some end the training and choose the model, others score it beside what an expert would
     use: a hierarchical Gaussian process, a mixed model, and simpler rivals. The first line says which is best.
     The model and report.html are left in --out.
+
+    A row whose input is empty is left out, and so is one without any output; of several outputs some may be empty.
+    Rows with the same x are repeated observations: each counts, and none is averaged. There are no weights; a row that
+    stands for n observations may be repeated n times.
 
     Example: nvdp fit growth.csv --task tree --x day --y size --out model/
     """
@@ -83,7 +90,8 @@ def fit(
     use_threads()
     if not 0 < minutes < float("inf"):
         raise InputError(f"--minutes is {minutes}; expected a positive number")
-    columns = Columns(task, column_names(x), column_names(y), split_by, column_names(given) if given else ())
+    constant, logs = (column_names(names) if names else () for names in (given, log))
+    columns = Columns(task, column_names(x), column_names(y), split_by, constant, log=logs)
     try:
         done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device, forecast), folds)
     except (KeyboardInterrupt, SystemExit):
@@ -92,6 +100,10 @@ def fit(
     report = done.report
     if left_out := report["rows"]["left_out"]:
         say(f"left out {left_out} of {report['rows']['read']} rows: a cell is empty")
+    if partial := report["rows"]["partial"]:
+        say(f"{partial} rows lack some of their outputs; the others are used")
+    for name, (low, high) in report["wide"].items():
+        say(f"column '{name}' goes from {low:g} to {high:g}: try --log {name}")
     if in_all := report["rows"]["tasks_in_all"]:
         say(f"of about {in_all} tasks a random sample was kept; more are not needed to learn from")
     for name in report["constant_outputs"]:
@@ -177,12 +189,13 @@ def predict(
     given = read_frame(context)
     if predictor.columns is not None and columns.task not in given.columns:
         columns = replace(columns, task=None)
-    known = split_tasks(given, replace(columns, group=None), str(context))
+    blended = predictor.adjustment is not None and predictor.adjustment.process is not None
+    known = split_tasks(given, replace(columns, group=None), str(context), partial=blended)
     say(known.note)
     names = [each.name for each in known.tasks]
     frame = _grid(columns, _reach(predictor, known.tasks), names) if at == "auto" else read_frame(Path(at))
     there = all(name in frame.columns for name in columns.given)
-    asked = replace(columns, y=(), group=None)
+    asked = replace(columns, y=(), group=None, log=tuple(set(columns.log) & set(columns.x)))
     queries = split_tasks(frame, asked if there else replace(asked, given=(), levels=()), at)
     say(queries.note)
     contexts = {each.name: each for each in known.tasks}
@@ -230,7 +243,8 @@ def _grid(columns: "Columns", reach: tuple[float, float], names: list[str]) -> "
 
     if len(columns.x) > 1:
         raise InputError(f"--at auto makes a grid of one input; there are {len(columns.x)}: give a file")
-    inputs: dict[str, Any] = {columns.x[0]: np.tile(np.linspace(*reach, GRID), len(names))}
+    space = np.geomspace if columns.x[0] in columns.log else np.linspace
+    inputs: dict[str, Any] = {columns.x[0]: np.tile(space(*reach, GRID), len(names))}
     return pd.DataFrame({columns.task: np.repeat(names, GRID), **inputs} if columns.task else inputs)
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -161,7 +162,10 @@ def _unit_lines(columns: Any, units: Any) -> Iterator[str]:
     for name, levels in zip(columns.given, columns.levels, strict=True):
         yield f"given: {name}" + (f" ({', '.join(levels)})" if levels else "")
     for name, centre, spread in zip(columns.y, units.y_centre, units.y_spread, strict=True):
-        yield f"output {name}: around {centre:.4g} with a spread of {spread:.4g}"
+        if name in columns.log:
+            yield f"output {name}: around {math.exp(centre):.4g} with a spread of a factor of {math.exp(spread):.4g}"
+        else:
+            yield f"output {name}: around {centre:.4g} with a spread of {spread:.4g}"
 
 
 def _steps_text(run: "RunSummary") -> str:

@@ -47,7 +47,8 @@ def score(
 
     use_threads()
     predictor = load(folder)
-    read = read_tasks(table, replace(columns_of(predictor, folder, task, x, y), group=None))
+    blended = predictor.adjustment is not None and predictor.adjustment.process is not None
+    read = read_tasks(table, replace(columns_of(predictor, folder, task, x, y), group=None), partial=blended)
     say(read.note)
     least = 2 if context is None else context + 1
     usable = [(task.x, task.y) for task in read.tasks if len(task.x) >= least]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from nvdp.data.source import VALIDATION_CHUNK
 from nvdp.errors import InputError
 from nvdp.randomness import derived_generator
-from nvdp.tasks import Task, TaskBatch
+from nvdp.tasks import PartialTask, Task, TaskBatch
 
 MOST_POINTS = 100  # of a task in one training step
 MOST_TARGETS = 400  # of a task in validation
@@ -114,7 +114,7 @@ class FrameTasks:
         if augmented:
             x, y = self._moved(x, y, generator)
         size = int(torch.randint(len(x), (), generator=generator))
-        return Task(x[:size], y[:size], x[size:], y[size:])
+        return PartialTask(x[:size], y[:size], x[size:], y[size:])
 
     def _moved(self, x: Tensor, y: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         by = self.augmentation
@@ -138,7 +138,7 @@ def split_task(x: Tensor, y: Tensor, index: int, generator: torch.Generator, pre
     if prefix:
         order = order[x[order, 0].argsort(stable=True)]
     context, target = order[:size], order[size : size + MOST_TARGETS]
-    return Task(x[context], y[context], x[target], y[target])
+    return PartialTask(x[context], y[context], x[target], y[target])
 
 
 MOST_SHOTS, MOST_QUERIES = 10, 15  # of a class in one step

@@ -54,6 +54,7 @@ class Columns:
     group: str | None = None  # tasks with the same value are held out together
     given: tuple[str, ...] = ()
     levels: tuple[tuple[str, ...], ...] = ()  # of each given column; none, if it holds numbers
+    log: tuple[str, ...] = ()  # inputs and outputs that are taken by their logarithm
 
     def __post_init__(self) -> None:
         names = [*([self.task] if self.task else []), *self.x, *self.y, *self.given]
@@ -62,6 +63,9 @@ class Columns:
             raise InputError(f"the column '{twice[0]}' is named {names.count(twice[0])} times; a column has one part")
         if not self.x:
             raise InputError("no column of inputs was named; expected at least one")
+        if unknown := [name for name in self.log if name not in (*self.x, *self.y)]:
+            known = ", ".join((*self.x, *self.y))
+            raise InputError(f"--log names '{unknown[0]}'; expected inputs or outputs of numbers: {known}")
 
     def learned(self, frame: "pd.DataFrame", origin: str) -> "Columns":
         """The same columns with the levels that a table has."""
@@ -95,6 +99,7 @@ class TaskTable:
     rows: int
     dropped: int  # rows with an empty cell
     sampled_from: int | None = None  # about as many tasks, if these are a sample
+    partial: int = 0  # rows with some of several outputs
     index: Any = None  # of the frame that was read
 
     def line(self, row: Any) -> int:
@@ -214,17 +219,20 @@ def _lines(file: Any, path: Path) -> Iterator[str]:
         yield line
 
 
-def read_tasks(path: Path, columns: Columns) -> TaskTable:
-    """The tasks of a file; of a folder of Parquet files, however large, a sample of its tasks."""
+def read_tasks(path: Path, columns: Columns, partial: bool = False) -> TaskTable:
+    """The tasks of a file; of a folder of Parquet files, however large, a sample of its tasks.
+
+    With `partial`, rows with some of several outputs are kept, the others NaN; not those of a folder.
+    """
     if path.is_dir():
         from nvdp.data.streams import stream_tasks
 
         return stream_tasks(path, columns)
-    return split_tasks(read_frame(path), columns, str(path))
+    return split_tasks(read_frame(path), columns, str(path), partial)
 
 
-def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the table") -> TaskTable:
-    """The tasks of a long table.
+def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the table", partial: bool = False) -> TaskTable:
+    """The tasks of a long table; with `partial`, a row needs one of its outputs, not all.
 
     >>> import pandas as pd
     >>> frame = pd.DataFrame({"tree": ["a", "a", "b"], "day": [0, 1, 0], "size": ["1.5", "2", ""]})
@@ -240,7 +248,9 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     x = np.concatenate([x, *_given(frame, columns, origin)], 1)
     if not len(frame):
         raise InputError(f"{origin} has 0 rows; expected at least one under its column names")
-    whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1))
+    _check_positive(frame, columns, np.concatenate([x[:, : len(columns.x)], y], 1), origin)
+    missing = np.isnan(y)
+    whole = ~(np.isnan(x).any(1) | (missing.all(1) if partial and y.shape[1] else missing.any(1)))
     names = frame[columns.task].astype(str).str.strip() if columns.task else pd.Series("", index=frame.index)
     if columns.task is not None:
         whole &= ~empty_names(frame[columns.task], names)
@@ -256,7 +266,19 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
         TableTask(str(name), x[rows], y[rows], rows, group)
         for name, rows, group in zip(found, parts, groups, strict=True)
     )
-    return TaskTable(tasks, len(frame), len(frame) - len(places), index=frame.index)
+    some = int(missing[places].any(1).sum())
+    return TaskTable(tasks, len(frame), len(frame) - len(places), partial=some, index=frame.index)
+
+
+def _check_positive(frame: "pd.DataFrame", columns: Columns, values: Any, origin: str) -> None:
+    """Refuse a number without a logarithm, with its line."""
+    for place, name in enumerate((*columns.x, *columns.y)):
+        refused = np.flatnonzero(values[:, place] <= 0)
+        if name in columns.log and len(refused):
+            line, value = _line(frame.index, refused[0]), values[refused[0], place]
+            raise InputError(
+                f"{origin}: column '{name}' holds {value:g} in line {line}; --log {name} needs positive numbers"
+            )
 
 
 def _groups(frame: "pd.DataFrame", name: str | None, parts: Sequence[Any], origin: str) -> list[str | None]:

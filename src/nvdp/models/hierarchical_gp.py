@@ -71,12 +71,22 @@ class HierarchicalGP:
         tasks = self.residuals(TaskBatch(points.x, points.y, points.mask, points.mask))
         return PointSet(tasks.x, tasks.y, points.mask)
 
+    def filled(self, points: PointSet) -> PointSet:
+        """The points with missing outputs at their means given the others."""
+        missing = points.y.isnan()
+        if not bool(missing.any()):
+            return points
+        expected = self.given(points).predict(points.x.double()).mean.to(points.y)
+        return replace(points, y=torch.where(missing, expected, points.y))
+
     @torch.no_grad()
     def residuals(self, tasks: TaskBatch) -> TaskBatch:
         """Tasks as residuals z = (y − m(x)) / s(x) of this process, at inputs (x, log s(x)).
 
         A target's m and s are given the context; a context point's are given the other context points. The context is
-        not among the points that are scored: its residuals say what the network may use, not what it is asked.
+        not among the points that are scored: its residuals say what the network may use, not what it is asked. A
+        missing output of the context has the residual 0. That of a target is drawn from the process, so that it teaches
+        nothing else.
         """
         (count, size), outputs = tasks.x.shape[:2], self.kernel.outputs
         x = tasks.x.double().repeat_interleave(outputs, 1)
@@ -98,6 +108,10 @@ class HierarchicalGP:
         precision = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
         std = torch.where(known, precision.rsqrt(), variance.clamp(min=ROUNDING).sqrt())
         z = torch.where(known, solved[..., 0] * precision.rsqrt(), (y - centre) / std)
+        if (missing := y.isnan()).any():
+            generator = torch.Generator().manual_seed(int(known.sum()))
+            drawn = torch.randn(z.shape, generator=generator, dtype=z.dtype)
+            z = torch.where(missing, torch.where(tasks.is_context.repeat_interleave(outputs, 1), 0.0, drawn), z)
         seen = torch.cat([tasks.x.double(), std.log().view(count, size, outputs)], -1)
         real, like = tasks.mask[..., None], torch.get_default_dtype()
         values = (z.view(count, size, outputs) * real).to(like)

@@ -57,20 +57,21 @@ class Adjustment:
 
     def adapt(self, model: Any, x: Any, y: Any = None, mask: Tensor | None = None) -> "AdjustedPosterior":
         """The posterior of a context in standardised units, given as ``model.adapt`` takes it."""
-        points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
+        several = self.process is not None and self.process.kernel.outputs > 1  # some of which may be missing
+        points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask, missing=several)
         single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
         network = model.adapt(x, y, mask) if self.process is None else model.adapt(self.shown(points))
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
 
     def shown(self, points: PointSet) -> PointSet:
         """A context as the network sees it."""
-        seen: PointSet = self.process.residual_context(points) if self.around else points
+        seen: PointSet = self.process.residual_context(points) if self.around else self.process.filled(points)
         return seen
 
     @property
     def calibrated(self) -> bool:
-        """Whether any factor is not 1."""
-        return any(factor != 1 for factor in (*self.factors, *self.factors_ahead))
+        """Whether any factor is not 1, or there is a tail."""
+        return self.tail[0] > 0 or any(factor != 1 for factor in (*self.factors, *self.factors_ahead))
 
 
 def only_first_varies(process: Any, inputs: int) -> bool:

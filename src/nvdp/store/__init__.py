@@ -151,7 +151,8 @@ class TaskStore:
             return names, sums, torch.zeros(0, dtype=torch.int64)
         sizes = torch.tensor([len(x) for x, _ in sets])
         owner = torch.repeat_interleave(torch.tensor([place[name] for name in tasks[part]]), sizes)
-        points = PointSet.of(*(torch.cat([each[side] for each in sets])[:, None] for side in (0, 1)))
+        x, y = (torch.cat([each[side] for each in sets])[:, None] for side in (0, 1))
+        points = PointSet.of(x, y)
         for first in range(0, len(owner), POINTS_AT_ONCE):
             some = slice(first, first + POINTS_AT_ONCE)
             try:

@@ -36,8 +36,10 @@ SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
 MOST_ROWS = 10_000  # of one task; a step uses 100 of them
 STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
 FEWEST_FOR_PRIOR = 6  # training tasks
+FEWEST_FOR_PARTIAL = 12  # tasks, for outputs that are missing in some rows
 FORECASTS = 0.3  # share of training contexts that are what comes first, where x is ordered
 WORST = 5  # tasks of the report
+WIDE, SKEW = 100, 3  # highest over lowest value, and upper over lower half of a range: a logarithm is proposed
 MOST_CALIBRATING = 300  # held-out tasks that calibrate
 CONTEXTS = (1, 2, 4, 8)  # sizes at which the learning curve of the report is measured
 GP_ALONE, MEAN_CURVE = rivals.GP_ALONE, rivals.MEAN_CURVE
@@ -56,6 +58,14 @@ class HowToFit:
     device: str = "cpu"
     forecast: bool = False  # contexts are what comes first in x, in training and in scores
     clock: Clock = time.monotonic  # what the minutes are measured by
+    x_log: tuple[bool, ...] = ()  # inputs that are taken by their logarithm; none, if empty
+    y_log: tuple[bool, ...] = ()
+    process: bool | None = None  # whether the table's process is a part of the prediction; by default with auto
+
+    @property
+    def blends(self) -> bool:
+        """Whether the prediction is blended with the table's process."""
+        return self.model == AUTO if self.process is None else self.process
 
 
 @dataclass(frozen=True)
@@ -110,20 +120,19 @@ def fit_tasks(training: list[Arrays], ending: list[Arrays], how: HowToFit) -> Fi
         The fitted model.
     """
     learning = training if training is ending else training + ending
-    units = _units(learning)
+    units = _units(learning, how)
     source, held_out = (_source(part, units, how.forecast) for part in (training, ending))
     prior = fit_prior(source.sets, seed=how.seed) if len(training) >= FEWEST_FOR_PRIOR else None
     batches = held_out.scored_batches(how.seed)
     shown = Shown(how.progress, how.device, -float(np.log(units.y_spread).mean()), how.clock)
-    ways = [
-        _scored_around(way, batches) for way in candidates(how.model, source, len(training), how.steps, how.seed, prior)
-    ]
+    blended = prior if how.blends else None
+    found = candidates(how.model, source, len(training), how.steps, how.seed, prior, blended is not None)
+    ways = [_scored_around(way, batches) for way in found]
     outcome = fit_best(ways, held_out_score(batches), None if how.minutes is None else 60 * how.minutes, shown)
     chosen = next(way for way in ways if way.name == outcome.recipe)
     around = isinstance(chosen.source, DrawnTasks) and chosen.source.residuals
     more = held_out.scored_batches(how.seed, MOST_CALIBRATING)
     few = source if training is not ending else None
-    blended = prior if how.model == AUTO else None  # a model that was named predicts alone
     adjustment = adjusted(outcome.model, blended, around, more, min(len(ending), MOST_CALIBRATING), few)
     # What was chosen stays; the process itself may learn from all tasks.
     whole = None if prior is None else fit_prior(source.sets + held_out.sets, seed=how.seed, start=prior)
@@ -161,12 +170,10 @@ def fit_table(
     A fifth of the tasks is kept back and scored. With `folds` no task is: the scores are then those of as many further
     fits, each of which has never seen the tasks that it is scored on.
     """
-    if columns.given and not file.is_dir():
-        frame = read_frame(file)
-        columns = columns.learned(frame, str(file))
-        table = split_tasks(frame, columns, str(file))
-    else:
-        table = read_tasks(file, columns)
+    columns, table = _read(file, columns, how.blends and len(columns.y) > 1)
+    inputs = (*columns.x, *("",) * (table.tasks[0].x.shape[1] - len(columns.x)))  # what is given has no logarithm
+    x_log, y_log = (tuple(name in columns.log for name in names) for names in (inputs, columns.y))
+    how = replace(how, x_log=x_log, y_log=y_log) if columns.log else how
     tasks = usable_tasks(table, str(file))
     groups: list[Any] = [task.group or place for place, task in enumerate(table.tasks) if len(task.x) >= 2]
     names = [task.name for task in table.tasks if len(task.x) >= 2]
@@ -189,7 +196,7 @@ def fit_table(
     learning, held_out = (everything, []) if folds else split_groups(groups, how.seed, SCORED_SHARE)
     scored = part(held_out)[0]
     training, ending = (part(learning)[0], scored) if both else halves(learning)
-    _units(tasks)  # refuses values that cannot be standardised, whichever group they are in
+    _units(tasks, how)  # refuses values that cannot be standardised, whichever group they are in
     with terminated_as_exit(), new_folder(out) as place:
         fitted = fit_tasks(training, ending, how)
         scores = TableScores(how.seed, how.forecast)
@@ -212,7 +219,12 @@ def fit_table(
                 "too_few_for_both": both,
             },
             "folds": folds,
-            "rows": {"read": table.rows, "left_out": table.dropped, "tasks_in_all": table.sampled_from},
+            "rows": {
+                "read": table.rows,
+                "left_out": table.dropped,
+                "partial": table.partial,
+                "tasks_in_all": table.sampled_from,
+            },
             "model": outcome.config.model.name,
             "forecast": how.forecast,
             "steps": outcome.steps,
@@ -230,6 +242,7 @@ def fit_table(
                 "factors_ahead": adjustment.factors_ahead,
                 **scores.calibration(),
             },
+            "wide": wide_columns(tasks, columns),
             "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
             **scores.report(),
         }
@@ -238,12 +251,24 @@ def fit_table(
     return TableFit(predictor, scored or ending, report)
 
 
+def _read(file: Path, columns: Columns, partial: bool) -> tuple[Columns, TaskTable]:
+    """The tasks of a table; missing outputs need enough tasks for a process, which fills them in."""
+    if file.is_dir():
+        return columns, read_tasks(file, columns)
+    frame = read_frame(file)
+    columns = columns.learned(frame, str(file)) if columns.given else columns
+    table = split_tasks(frame, columns, str(file), partial)
+    if table.partial and sum(len(task.x) >= 2 for task in table.tasks) < FEWEST_FOR_PARTIAL:
+        table = split_tasks(frame, columns, str(file))
+    return columns, table
+
+
 def _what(columns: Columns) -> str:
     return "tasks" if columns.group is None else "groups"
 
 
-def _units(tasks: list[Arrays]) -> Units:
-    return Units.of([x for x, _ in tasks], [y for _, y in tasks])
+def _units(tasks: list[Arrays], how: HowToFit) -> Units:
+    return Units.of([x for x, _ in tasks], [y for _, y in tasks], how.x_log, how.y_log)
 
 
 def competitors(fitted: Fitted, ordered: bool, seed: int = 0) -> dict[str, Rival]:
@@ -360,6 +385,19 @@ def _extend(scores: CaseScores, competitors: dict[str, Rival], cases: Sequence[A
         scores.setdefault(name, []).extend(score_cases(rival, cases))
 
 
+def wide_columns(tasks: list[Arrays], columns: Columns) -> dict[str, list[float]]:
+    """Columns of positive numbers that span orders of magnitude and are not taken by their logarithm."""
+    found = {}
+    for names, values in zip(
+        (columns.x, columns.y), (np.concatenate(part) for part in zip(*tasks, strict=True)), strict=True
+    ):
+        for place, name in enumerate(names):
+            low, middle, high = np.nanquantile(values[:, place], (0.0, 0.5, 1.0)).tolist()
+            if low > 0 and high > WIDE * low and high - middle > SKEW * (middle - low) and name not in columns.log:
+                found[name] = [low, high]
+    return found
+
+
 def _constant(tasks: list[Arrays], output: int) -> bool:
-    first = tasks[0][1][0, output]
-    return all((y[:, output] == first).all() for _, y in tasks)
+    values = np.concatenate([y[:, output] for _, y in tasks])
+    return bool(np.nanmin(values) == np.nanmax(values))

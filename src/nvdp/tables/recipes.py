@@ -62,7 +62,13 @@ def drawn_share(tasks: int) -> float:
 
 
 def candidates(
-    name: str, training: FrameTasks, tasks: int, steps: int, seed: int, prior: HierarchicalGP | None = None
+    name: str,
+    training: FrameTasks,
+    tasks: int,
+    steps: int,
+    seed: int,
+    prior: HierarchicalGP | None = None,
+    around: bool = True,
 ) -> list[Candidate]:
     """The ways to fit so many tasks, to choose from.
 
@@ -73,16 +79,20 @@ def candidates(
         steps: Most steps of all candidates together.
         seed: Of weights, tasks and noise.
         prior: What tasks are drawn from; without one there are only real tasks.
+        around: Whether a network may predict residuals of the prior, which is then a part of the prediction.
 
     Returns:
         Named configurations with their tasks.
     """
     few, auto = tasks < SMALL, name == AUTO
-    if auto and prior is not None:
+    if auto and prior is not None and around:
         pairs: Sequence[tuple[str, str]] = AUTO_WAYS if few else AUTO_WAYS_OF_MANY
     else:
         named, plain = AUTO_MODEL if auto else name, FEW if few else MANY
-        pairs = [(named, way) for way in (plain if prior is None else (DRAWN, *plain))]
+        ways_of_prior = () if prior is None else (AROUND, DRAWN) if around else (DRAWN,)
+        pairs = [(named, way) for way in (*ways_of_prior, *plain)]
+    if any(bool(y.isnan().any()) for _, y in training.sets):
+        pairs = [(model, way) for model, way in pairs if RECIPES[way].residuals]  # a process fills in missing outputs
     ways = []
     for model, way in pairs:
         recipe = RECIPES[way]

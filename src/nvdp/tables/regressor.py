@@ -12,14 +12,10 @@ from torch import Tensor
 
 from nvdp.errors import InputError
 from nvdp.evaluation.in_turn import sample_in_turn
-from nvdp.loading import Predictor
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
 from nvdp.tables.fit import HowToFit, fit_tasks
-from nvdp.tables.recipes import AUTO, candidates
-from nvdp.tables.tasks import as_tasks, split_held_out, standardised, whole_rows
-from nvdp.training.early_stopping import fit_best, held_out_score
-from nvdp.units import Units
+from nvdp.tables.tasks import as_tasks, split_held_out, whole_rows
 
 COVARIANCE_SAMPLES = 512
 
@@ -29,7 +25,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
 
     Without `meta_fit`, `fit` adapts the pretrained model `general`, which takes one to three inputs in any units.
     ``model`` is what `meta_fit` trains, any regression model: nvdp-attentive; nvdp, the paper's; cnp, np and the others
-    of `nvdp models`; or auto, what ``nvdp fit`` does by default. Inputs and outputs are standardised inside. A
+    of `nvdp models`; or auto, the best of a few. Inputs and outputs are standardised inside. A
     prediction is that of the posterior itself, which needs no sampling (`samples` is 0), or a mixture over that many
     sampled functions. With `verbose` `meta_fit` shows a progress bar; `device` is where it trains.
 
@@ -71,20 +67,17 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
     ) -> Self:
         """Learn from tasks: a list or generator of (X, y), or a long DataFrame with its `task`, `x` and `y` columns.
 
-        With the model auto the fit is that of ``nvdp fit``, with its process and calibration. A part of the tasks is
-        held out to end training by; their score is ``meta_score_``, the log-likelihood of a standardised output.
+        The fit is that of ``nvdp fit``: with six training tasks or more the prediction is a mixture of the network's
+        and the hierarchical GP's, and it is calibrated. With the model auto the network is chosen too. A part of the
+        tasks is held out to end training by; their score is ``meta_score_``, the log-likelihood of a standardised
+        output.
         """
         pairs, seed = as_tasks(tasks, task, x, y), self._seed()
         parts = split_held_out(pairs, seed)
-        if self.model == AUTO:
-            how = HowToFit(AUTO, self.steps, self.max_minutes, seed, bool(self.verbose), self.device)
-            fitted = fit_tasks(*parts, how)
-            return self._take(fitted.outcome, fitted.predictor())
-        units = Units.of([a for a, _ in pairs], [b for _, b in pairs])
-        training, held_out = (standardised(part, units) for part in parts)
-        ways = candidates(self.model, training, len(pairs), self.steps, seed)
-        outcome = fit_best(ways, held_out_score(held_out.scored_batches(seed)), self._seconds(), self._shown())
-        return self._take(outcome, Predictor(outcome.model, units, outcome.config))
+        progress = bool(self.verbose)
+        how = HowToFit(self.model, self.steps, self.max_minutes, seed, progress, self.device, process=True)
+        fitted = fit_tasks(*parts, how)
+        return self._take(fitted.outcome, fitted.predictor())
 
     def fit(self, X: Any, y: Any) -> Self:
         """Set the context; rows with a missing value are left out with a warning."""

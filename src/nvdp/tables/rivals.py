@@ -21,7 +21,7 @@ from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tables.tasks import Arrays
-from nvdp.tasks import Task
+from nvdp.tasks import PartialTask, Task
 from nvdp.units import Units
 
 HIERARCHICAL, MIXED = "hierarchical GP", "mixed model"
@@ -93,7 +93,7 @@ def scoring_task(
     if prefix:
         order = order[x[order, 0].argsort(stable=True)]
     known, asked = order[:size], order[size : size + MOST_TARGETS]
-    return Task(x[known], y[known], x[asked], y[asked])
+    return PartialTask(x[known], y[known], x[asked], y[asked])
 
 
 def scored_cases(
@@ -137,7 +137,7 @@ def context_gp(units: Units) -> Rival:
 
 def _standardised(task: Task, units: Units) -> Task:
     x, y = (units.x_in(task.x_context), units.x_in(task.x_target)), (units.y_in(task.y_context), task.y_target)
-    return Task(x[0], y[0], x[1], y[1])
+    return PartialTask(x[0], y[0], x[1], y[1])
 
 
 def _gp(task: Task) -> Prediction:
@@ -147,11 +147,16 @@ def _gp(task: Task) -> Prediction:
 
     means, stds = [], []
     for column in range(task.y_context.shape[1]):
+        known = ~task.y_context[:, column].isnan()
+        if not known.any():
+            means.append(np.zeros(len(task.x_target)))
+            stds.append(np.ones(len(task.x_target)))
+            continue
         kernel = ConstantKernel(1.0, (0.05, 20.0)) * RBF(1.0, (0.1, 20.0)) + WhiteKernel(0.05, (1e-4, 1.0))
         process = GaussianProcessRegressor(kernel)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
-            process.fit(task.x_context.numpy(), task.y_context[:, column].numpy())
+            process.fit(task.x_context[known].numpy(), task.y_context[known, column].numpy())
             mean, std = process.predict(task.x_target.numpy(), return_std=True)
         means.append(mean)
         stds.append(np.maximum(std, 1e-3))
@@ -170,7 +175,10 @@ def mean_curve(training: Sequence[Arrays], units: Units) -> Rival:
     def predict(task: Task) -> Prediction:
         places = neighbours.kneighbors(np.asarray(units.x_in(task.x_target)), return_distance=False)
         near = y[places]  # (point, near, y)
-        mean, std = torch.from_numpy(near.mean(1)), torch.from_numpy(near.std(1))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # no neighbour has this output
+            mean, std = (torch.from_numpy(part(near, 1)) for part in (np.nanmean, np.nanstd))
+        mean, std = mean.nan_to_num(0.0), std.nan_to_num(1.0)
         return units.y_out(Prediction(mean[None], std.clamp(min=0.02)[None]))
 
     return predict
@@ -188,31 +196,39 @@ def last_value(training: Sequence[Arrays], units: Units) -> Rival:
         for step in (1, 3):
             gaps.append(at[order][step:] - at[order][:-step])
             squares.append(np.square(values[order][step:] - values[order][:-step]))
-    gap, square = np.concatenate(gaps)[:MOST_PAIRS], np.concatenate(squares)[:MOST_PAIRS]
+    gap, square = np.concatenate(gaps), np.concatenate(squares)
+    whole = ~np.isnan(square).any(1)
+    gap, square = gap[whole][:MOST_PAIRS], square[whole][:MOST_PAIRS]
     design = np.stack([np.ones_like(gap), gap], 1)
     line = np.linalg.lstsq(design, square, rcond=None)[0] if len(gap) else np.ones((2, training[0][1].shape[1]))
     constant, slope = (torch.from_numpy(np.maximum(row, floor)) for row, floor in zip(line, (1e-4, 0.0), strict=True))
 
     def predict(task: Task) -> Prediction:
         known, asked = (units.x_in(x)[:, 0] for x in (task.x_context, task.x_target))
-        distance = asked[:, None] - known[None]
+        values = units.y_in(task.y_context)
+        distance = (asked[:, None] - known[None])[..., None].expand(-1, -1, values.shape[1])
+        distance = torch.where(values.isnan(), math.inf, distance)
         newest = torch.where(distance >= 0, distance, math.inf)  # to what came before
-        nearest = torch.where(newest.isinf().all(1, keepdim=True), distance.abs(), newest).argmin(1)
-        gap = (asked - known[nearest]).abs()[:, None]
-        mean, std = units.y_in(task.y_context)[nearest], (constant + slope * gap).sqrt()
+        nearest = torch.where(newest.isinf().all(1, keepdim=True), distance.abs(), newest).argmin(1)  # (target, y)
+        gap = (asked[:, None] - known[nearest]).abs()
+        mean, std = values.gather(0, nearest).nan_to_num(0.0), (constant + slope * gap).sqrt()
         return units.y_out(Prediction(mean[None], std[None]))
 
     return predict
 
 
 def score_cases(rival: Rival, tasks: Sequence[Task]) -> list[Case]:
-    """The scores of each task."""
+    """The scores of each task; outputs that are missing are left out, and tasks without any."""
     cases = []
     for task in tasks:
+        known = ~task.y_target.isnan()
+        if not known.any():
+            continue
         prediction = rival(task)
-        log_prob = prediction.log_prob(task.y_target)
-        error = (task.y_target - prediction.mean).square()
-        off = (prediction.cdf(task.y_target) - 0.5).abs()
-        inside = ((off <= half).double().mean().item() for half in (0.45, 0.25))
-        cases.append(Case(log_prob.mean().item(), error.mean().item(), *inside))
+        y = torch.where(known, task.y_target, prediction.mean.to(task.y_target))
+        log_prob = prediction.log_prob(y)
+        error = (y - prediction.mean).square()
+        off = (prediction.cdf(y) - 0.5).abs()
+        inside = ((off <= half).double()[known].mean().item() for half in (0.45, 0.25))
+        cases.append(Case(log_prob[known].mean().item(), error[known].mean().item(), *inside))
     return cases

@@ -174,6 +174,8 @@ class ServedModel:
         units = self.units
         if isinstance(self.predictor, Predictor) and isinstance(self.predictor.units, ContextUnits):
             return self.predictor.adapt(x, y)  # any units
+        if any(units.x_log) or any(units.y_log):
+            return self.predictor.adapt(x, y)  # logarithms are never far
         for name, values, centre, spread in (
             ("x", x, units.x_centre, units.x_spread),
             ("y", y, units.y_centre, units.y_spread),
