@@ -2,9 +2,12 @@
 
 Needs the extra ``nvdp[botorch]``. Samples of the posterior are functions drawn once and kept: each is the same function
 in whatever batch of points it is asked, which is what Monte Carlo acquisition functions and their gradients rely on.
+A model with the hierarchical GP of a table has a Gaussian posterior instead: the mean and variance of its prediction,
+calibrated, and the correlations of the process.
 """
 
 import copy
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -18,22 +21,26 @@ except ImportError as error:
 from botorch.acquisition.objective import PosteriorTransform
 from botorch.exceptions.errors import UnsupportedError
 from botorch.models.model import Model
+from botorch.posteriors.gpytorch import GPyTorchPosterior
 from botorch.posteriors.posterior import Posterior
 from botorch.sampling.base import MCSampler
 from botorch.sampling.get_sampler import GetSampler
 from botorch.sampling.normal import SobolQMCNormalSampler
+from gpytorch.distributions import MultivariateNormal
 from jaxtyping import Float
 from torch import Tensor
 from torch.special import ndtr, ndtri
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 from nvdp.loading import Predictor
 from nvdp.models.base import MetaModel, RegressionModel
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import derived_generator
 from nvdp.tables.estimator import MetaEstimator
+from nvdp.tasks import PointSet
 
+JITTER = 1e-8  # of the mean variance
 SAMPLES = 64  # functions; a power of two is covered evenly by quasi-random numbers
 
 
@@ -112,7 +119,8 @@ class NVDPModel(Model):
 
     Args:
         model: A `Predictor`, as `nvdp.load` gives it, an `NVDPRegressor` after `meta_fit`, or a regression model. X and
-            Y are in its units. Functions are those of the network, stretched by the calibration of ``nvdp fit``.
+            Y are in its units. Functions are those of the network, stretched by the calibration of ``nvdp fit``; with a
+            process, for one output, see above.
         train_X: Inputs of the observations; there may be none.
         train_Y: Their values.
         samples: How many functions are drawn.
@@ -145,8 +153,12 @@ class NVDPModel(Model):
         known = Predictor.of(model._meta() if isinstance(model, MetaEstimator) else model)
         if not isinstance(known.model, RegressionModel):
             raise InputError(f"BoTorch needs a model of regression; {known.model.config.name} is a classifier")
-        if known.adjustment is not None and known.adjustment.process is not None:
-            raise InputError("BoTorch needs functions that can be kept; fit a model with --model nvdp instead of auto")
+        self._process = None if known.adjustment is None else known.adjustment.process
+        if self._process is not None and known.model.config.y_dim > 1:
+            raise InputError(
+                f"a model with a process has one output in BoTorch; this one has {known.model.config.y_dim}: "
+                "fit it with --model nvdp"
+            )
         self.meta_model = _frozen(known.model)
         self.predictor = replace(known, model=self.meta_model)
         config = self.meta_model.config
@@ -157,6 +169,8 @@ class NVDPModel(Model):
         _check_width("y", train_Y, [config.y_dim])
         x, y = (part.reshape(self._task_shape.numel(), *part.shape[-2:]) for part in (train_X, train_Y))
         self._units = self.predictor.units.of_context(x, y)
+        if self._process is not None:
+            return
         posterior = self.meta_model.adapt(*self._units.points_in(x, y))
         self._functions = posterior.functions(samples, seed)
         points = torch.tensor([x.shape[1]])
@@ -190,6 +204,9 @@ class NVDPModel(Model):
         """The sampled functions at X; `observation_noise` adds that of the likelihood, drawn once for a shape of X."""
         if isinstance(observation_noise, Tensor):
             raise UnsupportedError("the noise is the model's own; observation_noise may be True or False")
+        if self._process is not None:
+            gaussian = self._gaussian(self.transform_inputs(X), observation_noise)
+            return gaussian if posterior_transform is None else posterior_transform(gaussian)
         values, std = self._values(self.transform_inputs(X))
         if observation_noise:
             noise = torch.randn(values.shape, generator=derived_generator(self.seed, "noise"), dtype=values.dtype)
@@ -198,6 +215,29 @@ class NVDPModel(Model):
             values = values[..., output_indices]
         posterior = FunctionsPosterior(values.to(X))
         return posterior if posterior_transform is None else posterior_transform(posterior)
+
+    def _gaussian(self, X: Tensor, noisy: bool) -> GPyTorchPosterior:
+        """Mean and variance of the prediction at X, correlated as the process is given the observations."""
+        batch = torch.broadcast_shapes(X.shape[:-2], self._task_shape)
+        _check_width("x", X, [self.train_inputs[0].shape[-1]])
+        x, known_x, known_y = (
+            part.expand(*batch, *part.shape[-2:]).reshape(-1, *part.shape[-2:]).double()
+            for part in (X, self.train_inputs[0], self.train_targets)
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FarNote)
+            posterior = self.predictor.adapt(known_x, known_y)
+            prediction = posterior.predict(x)
+        points, at = PointSet.of(*self._units.points_in(known_x, known_y)), self._units.x_in(x)
+        covariance, noise = self._process.given(points).moments(at)
+        total = covariance.diagonal(dim1=-2, dim2=-1)
+        scale = (prediction.std[..., 0] / (total + noise).sqrt())[..., :, None]  # of process and calibrated prediction
+        covariance = covariance * scale * scale.mT
+        more = JITTER * covariance.diagonal(dim1=-2, dim2=-1).detach().mean() + noisy * scale[..., 0].square() * noise
+        covariance = covariance + torch.diag_embed(more)
+        shape = (*batch, X.shape[-2])
+        mean, covariance = prediction.mean[..., 0].reshape(shape), covariance.reshape(*shape, shape[-1])
+        return GPyTorchPosterior(MultivariateNormal(mean.to(X), covariance.to(X)))
 
     def _values(self, X: Tensor) -> tuple[Tensor, Tensor]:
         """Every function at X and the noise of an observation there, (function, *batch, q, m) each."""

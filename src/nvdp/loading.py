@@ -22,6 +22,7 @@ from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError, NameNote, check_format, unknown_name
+from nvdp.evaluation.explain import Explanation, Neighbours, explain
 from nvdp.models.base import RegressionModel
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import AnyModel, build_model
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 FIT, FIT_VERSION, SCORES, CARD = "fit.json", 2, "scores.json", "card.json"
 PROCESS = "process.safetensors"  # the hierarchical GP of a table, where the network predicts its residuals
+NEIGHBOURS = "neighbours.safetensors"  # curves of training tasks
 # Inputs that the models of a family of tasks were trained on.
 X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_TASKS, (0.0, 1.0))}
 
@@ -64,6 +66,7 @@ class Predictor:
     columns: Columns | None = None  # of the table that it was fitted to
     card: dict[str, Any] = field(default_factory=dict)  # what was measured
     adjustment: Adjustment | None = None  # of a model of ``nvdp fit``: calibration, and the table's process
+    neighbours: Neighbours | None = None  # curves of the tasks that it was fitted to
 
     @classmethod
     def of(cls, model: "AnyModel | Predictor") -> "Predictor":
@@ -123,6 +126,35 @@ class Predictor:
             self.warn_far(x, y)
         return self.in_units(posterior, units)
 
+    def explain(self, x: Any, y: Any) -> Explanation:
+        """Why it answers so: the nearest training tasks, and what each context point changes.
+
+        Args:
+            x: Inputs of a context (points, features), in the user's units.
+            y: Its outputs.
+
+        Returns:
+            See `nvdp.evaluation.explain.Explanation`.
+        """
+        return explain(self, x, y)
+
+    def plot(self, x: Any, y: Any, path: str | Path, others: tuple[Any, Any] | None = None) -> list[Path]:
+        """Draw a task: the prediction from its rows over the range of the first input, with its 90 % interval.
+
+        Args:
+            x: Inputs of the rows.
+            y: Their outputs; the first is drawn.
+            path: A PNG; a PDF goes beside it.
+            others: Further rows (x, y) to show, which are not predicted from.
+
+        Returns:
+            The files written.
+        """
+        from nvdp.plots.tables import figure_tables, task_panel
+
+        names = ("x", "y") if self.columns is None else (self.columns.x[0], self.columns.y[0])
+        return figure_tables([task_panel(self, x, y, others)], path, *names)
+
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
         warn_far(self.units, x, y)
@@ -152,7 +184,7 @@ class Predictor:
     def __reduce__(self) -> tuple[Any, ...]:
         # The weights travel as safetensors bytes, so that unpickling them runs no code.
         weights = tensors_to_bytes({name: value.contiguous() for name, value in self.model.state_dict().items()})
-        rest = (self.units, self.config, self.columns, self.card, self.adjustment)
+        rest = (self.units, self.config, self.columns, self.card, self.adjustment, self.neighbours)
         return _rebuilt, (self.model.config, weights, *rest)
 
 
@@ -191,8 +223,8 @@ def load(name_or_folder: str | Path) -> Predictor:
     config, model, _ = load_any_run(folder)
     fitted = fit_of(folder)
     units, columns = (fitted["units"], fitted["columns"]) if fitted else (_own_units(model, config.task), None)
-    adjustment = fitted["adjustment"] if fitted else None
-    return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder), adjustment)
+    adjustment, near = (fitted["adjustment"], fitted["neighbours"]) if fitted else (None, None)
+    return Predictor(model.requires_grad_(False), units, config, columns, card_of(folder), adjustment, near)
 
 
 def find_run(name_or_folder: str | Path) -> Path:
@@ -332,6 +364,9 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
         }
         if found.process is not None:
             (place / PROCESS).write_bytes(tensors_to_bytes(found.process.tensors()))
+    if (near := predictor.neighbours) is not None:
+        about["neighbours"] = list(near.names)
+        (place / NEIGHBOURS).write_bytes(tensors_to_bytes(near.tensors()))
     write_text(place / FIT, json.dumps(about, indent=1) + "\n")
     load(place)
 
@@ -347,7 +382,8 @@ def fit_of(folder: Path) -> dict[str, Any] | None:
         names, report = about["columns"], dict(about["report"])
         columns = None if names is None else _columns(names)
         units, adjustment = Units.from_dict(about["units"]), _adjustment(folder, about.get("adjustment"))
-        return {"units": units, "columns": columns, "report": report, "adjustment": adjustment}
+        near = _neighbours(folder / NEIGHBOURS, about.get("neighbours"))
+        return {"units": units, "columns": columns, "report": report, "adjustment": adjustment, "neighbours": near}
     except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is damaged: {error}") from None
 
@@ -356,6 +392,19 @@ def _columns(names: dict[str, Any]) -> Columns:
     levels = tuple(tuple(each) for each in names.get("levels", ()))
     x, y, given = (tuple(names.get(part, ())) for part in ("x", "y", "given"))
     return Columns(names["task"], x, y, names.get("group"), given, levels, tuple(names.get("log", ())))
+
+
+def _neighbours(path: Path, names: list[str] | None) -> Neighbours | None:
+    if names is None:
+        return None
+    try:
+        tensors = tensors_from_bytes(path.read_bytes())
+        near = Neighbours(tuple(map(str, names)), tensors["x"], tensors["curves"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"{path} is missing or damaged: {error}") from None
+    if len(near.curves) != len(near.names):
+        raise InputError(f"{path} holds {len(near.curves)} tasks; {FIT} names {len(near.names)}")
+    return near
 
 
 def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | None:

@@ -126,3 +126,35 @@ def test_a_repeated_row_counts_as_a_further_observation():
     once, thrice = (regressor.fit([[0.5]] * n, [1.0] * n).predict([[0.5]], return_std=True) for n in (1, 3))
     assert thrice[1].item() < once[1].item()
     assert regressor.predictor_.adjustment.process is not None
+
+
+def test_an_explanation_finds_the_task_itself_and_the_point_that_says_most(folder, tmp_path):
+    predictor, table = load(folder / "model"), curves()
+    name = predictor.neighbours.names[3]
+    own = table[table["curve"] == int(name)]
+    found = predictor.explain(own[["size"]], own[["cost", "level"]])
+    assert next(iter(found.nearest)) == name
+    assert found.nearest[name] < 1e-5
+    assert found.change.shape == (len(own), 2)
+    one = own.iloc[[0, 1, 2]].assign(cost=[1.0, 1.0, 50.0])
+    odd = predictor.explain(one[["size"]], one[["cost", "level"]])
+    assert odd.change[:, 0].argmax() == 2
+    one.to_csv(tmp_path / "context.csv", index=False)
+    result, output = run(
+        *("predict", folder / "model", "--context", tmp_path / "context.csv"),
+        *("--out", tmp_path / "out.csv", "--explain", tmp_path / "why.json"),
+    )
+    assert result.exit_code == 0, output
+    (why,) = json.loads((tmp_path / "why.json").read_text())
+    assert len(why["without"]) == 3
+    assert np.allclose(list(why["nearest"].values()), list(odd.nearest.values()))
+
+
+def test_a_task_is_drawn_and_the_report_shows_calibration(folder, tmp_path):
+    own = curves().iloc[:7]
+    files = load(folder / "model").plot(own[["size"]][:3], own[["cost", "level"]][:3], tmp_path / "task.png")
+    assert [file.name for file in files] == ["task.png", "task.pdf"]
+    assert (folder / "model" / "calibration.png").exists()
+    assert "Intervals of held-out tasks" in (folder / "model" / "report.html").read_text()
+    numbers = json.loads((folder / "model" / "fit.json").read_text())["report"]["calibration"]
+    assert np.all(np.diff(numbers["shares"]["after"]) >= 0)

@@ -9,7 +9,6 @@ from nvdp import NVDPRegressor
 from nvdp.botorch import NVDPModel
 from nvdp.data.frames import FrameTasks
 from nvdp.data.tables import Columns
-from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.models.config import ModelConfig
 from nvdp.models.hierarchical_gp import HierarchicalGP
@@ -142,5 +141,13 @@ def test_a_model_around_a_process_gives_one_answer_by_every_door(process):
     estimator.predictor_ = predictor
     torch.testing.assert_close(torch.as_tensor(estimator.fit(day[:4], size[:4, 0]).predict(day[4:])), mean.double())
     assert ServedModel.of("trees", predictor, pretrained=False).entry.x_dim == 1
-    with pytest.raises(InputError, match="fit a model with --model nvdp"):
-        NVDPModel(predictor, torch.as_tensor(day[:4]), torch.as_tensor(size[:4]))
+    botorch = NVDPModel(predictor, torch.as_tensor(day[:4]), torch.as_tensor(size[:4]))
+    asked = torch.as_tensor(day[4:]).requires_grad_(True)
+    answer = botorch.posterior(asked, observation_noise=True)
+    torch.testing.assert_close(answer.mean[:, 0].detach(), mean.double())
+    std = predictor.adapt(day[:4], size[:4]).predict(day[4:]).std
+    torch.testing.assert_close(answer.variance.sqrt().detach(), std.double(), rtol=1e-5, atol=1e-5)
+    assert torch.autograd.grad(answer.mean.sum(), asked)[0].isfinite().all()
+    several = botorch.posterior(asked.detach()[None].expand(3, -1, -1))
+    assert several.rsample(torch.Size([5])).shape == (5, 3, len(asked), 1)
+    assert (several.variance[0] < answer.variance).all()

@@ -1,5 +1,6 @@
 """Commands for a table of many short series: fit and predict."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,15 +136,16 @@ def fit(
     )
     if report["still_improving"]:
         say("held-out tasks were still predicted better and better at the end: more --minutes or --steps should help")
-    figure: Path | None = None
-    if len(columns.x) == 1:
-        from nvdp.plots.tables import figure_tables
+    from nvdp.plots.tables import figure_calibration, figure_tables
 
+    figures: dict[str, Path] = {}
+    if len(columns.x) == 1:
         panels = [_held_out_panel(done.predictor, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
-        for path in figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0]):
-            typer.echo(f"drew {path}")
-            figure = path if path.suffix == ".png" else figure
-    for path in write_report(out, report, columns, figure):
+        figures["Held-out tasks"], *_ = figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0])
+    numbers = report["calibration"]
+    named = {f"{name} calibration": shares for name, shares in numbers["shares"].items()}
+    figures["Intervals of held-out tasks"], *_ = figure_calibration(numbers["levels"], named, out / "calibration.png")
+    for path in [*figures.values(), *write_report(out, report, columns, figures)]:
         typer.echo(f"wrote {path}")
 
 
@@ -163,6 +165,10 @@ def predict(
     plot: Annotated[
         Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
     ] = None,
+    explain: Annotated[
+        Path | None,
+        typer.Option(help="Write why, as JSON: the nearest training tasks, and what each context row changes."),
+    ] = None,
     samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
     force: Force = False,
 ) -> None:
@@ -177,11 +183,11 @@ def predict(
     from nvdp.data.tables import read_frame, split_tasks
     from nvdp.loading import load
     from nvdp.plots import figure_paths
-    from nvdp.system import check_outputs, use_threads
+    from nvdp.system import check_outputs, use_threads, write_text
 
     use_threads()
     drawn = [] if plot is None else figure_paths(plot)
-    check_outputs([out, *drawn], [context, Path(at)], force)
+    check_outputs([out, *drawn, *([explain] if explain else [])], [context, Path(at)], force)
     predictor = load(folder)
     columns = columns_of(predictor, folder, task, x, y)
     if plot is not None and len(columns.x) > 1:
@@ -215,15 +221,26 @@ def predict(
     write_predictions(frame, parts, out)
     done = counted(sum(map(len, parts)), "prediction")
     typer.echo(f"wrote {out}: {done} of {counted(len(queries.tasks), 'task')}")
+    if explain is not None:
+        write_text(explain, json.dumps([_explained(predictor, each) for each in known.tasks], indent=1) + "\n")
+        typer.echo(f"wrote {explain}")
     if plot is not None:
-        import numpy as np
-
-        from nvdp.plots.tables import figure_tables
+        from nvdp.plots.tables import figure_tables, task_panel
 
         reach = _reach(predictor, [*known.tasks, *queries.tasks])
-        panels = [_panel(predictor, each.name, each, np.empty((0, 2)), reach) for each in known.tasks[:DRAWN]]
+        panels = [task_panel(predictor, each.x, each.y, None, each.name, reach) for each in known.tasks[:DRAWN]]
         for path in figure_tables(panels, plot, columns.x[0], columns.y[0]):
             typer.echo(f"drew {path}")
+
+
+def _explained(predictor: "Predictor", task: "TableTask") -> dict[str, Any]:
+    found = predictor.explain(task.x, task.y)
+    rows = zip(task.x.tolist(), task.y.tolist(), found.change, found.expected, found.std, strict=True)
+    without = [
+        {"x": x, "y": y, "change": change.tolist(), "expected": expected.tolist(), "std": std.tolist()}
+        for x, y, change, expected, std in rows
+    ]
+    return {"task": task.name, "nearest": found.nearest, "without": without}
 
 
 def _reach(predictor: "Predictor", tasks: "Sequence[TableTask]") -> tuple[float, float]:
@@ -266,30 +283,12 @@ def _posterior(predictor: "Predictor", context: "TableTask | None", query: "Tabl
 
 
 def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", index: int) -> "TablePanel":
-    import numpy as np
     import torch
 
-    from nvdp.data.tables import TableTask
+    from nvdp.plots.tables import task_panel
     from nvdp.tables.rivals import scoring_task
 
     case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
-    context = TableTask("", case.x_context.numpy(), case.y_context.numpy(), np.arange(len(case.x_context)))
-    others = np.stack([case.x_target[:, 0].numpy(), case.y_target[:, 0].numpy()], 1)
-    return _panel(predictor, f"held-out task {index + 1}", context, others, _reach(predictor, [context]))
-
-
-def _panel(
-    predictor: "Predictor", title: str, context: "TableTask", others: "np.ndarray", reach: tuple[float, float]
-) -> "TablePanel":
-    import numpy as np
-
-    from nvdp.plots.tables import TablePanel
-
-    low, high = min(reach[0], context.x[:, 0].min()), max(reach[1], context.x[:, 0].max())
-    x = np.linspace(low, high, GRID)
-    asked = np.concatenate([x[:, None], np.tile(context.x[0, 1:], (GRID, 1))], 1)
-    prediction = predictor.adapt(context.x, context.y).predict(asked)
-    mean, lower, upper = (
-        part[:, 0].numpy() for part in (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
-    )
-    return TablePanel(title, x, mean, lower, upper, context.x[:, 0], context.y[:, 0], others[:, 0], others[:, 1])
+    others = case.x_target.numpy(), case.y_target.numpy()
+    title = f"held-out task {index + 1}"
+    return task_panel(predictor, case.x_context.numpy(), case.y_context.numpy(), others, title)

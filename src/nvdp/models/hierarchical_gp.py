@@ -238,7 +238,14 @@ class ConditionedGP:
         """How likely each pair of scales is for each task."""
         return self._solved[3]
 
-    @torch.no_grad()
+    def moments(self, x: Float[Tensor, "task point x"]) -> tuple[Tensor, Tensor]:
+        """Of one output: the covariance of functions, scales integrated out, and the variance of the noise."""
+        mean, covariance, noise = self._at(x, whole=True)
+        weights = self.log_weights.exp()[..., None]
+        centred = mean - (weights * mean).sum(0)
+        covariance = covariance + centred[..., :, None] * centred[..., None, :]
+        return (weights[..., None] * covariance).sum(0), (weights * noise).sum(0)
+
     def predict(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """The distribution of an observation at each point: a component for each pair of scales."""
         process, factor, *_, log_weights = self._solved

@@ -1,18 +1,23 @@
 """Tasks of a table: predictions of a fitted model from a few rows of each task, and the held-out rows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jaxtyping import Float
 
 from nvdp.errors import InputError
 from nvdp.plots.functions import draw_band, draw_functions_and_points, shared_legend
-from nvdp.plots.style import FONT_SIZE, VERMILLION, WIDTH, new_figure, save_figure, tidy
+from nvdp.plots.style import FONT_SIZE, GREY, VERMILLION, WIDTH, new_figure, save_figure, series_style, tidy
+
+if TYPE_CHECKING:
+    from nvdp.loading import Predictor
 
 ROW_HEIGHT, MAX_COLUMNS = 2.1, 2  # inches, panels
+GRID = 200  # points of a curve
 
 
 @dataclass(frozen=True)
@@ -76,3 +81,61 @@ def figure_tables(panels: Sequence[TablePanel], path: Path | str, x_label: str =
         axes.set_ylabel(y_label, fontsize=FONT_SIZE)
     shared_legend(figure)
     return save_figure(figure, path)
+
+
+def figure_calibration(levels: Sequence[float], shares: Mapping[str, Sequence[float]], path: Path | str) -> list[Path]:
+    """Draw the share of outputs inside central intervals against the level of the interval.
+
+    Args:
+        levels: Of the intervals.
+        shares: By name, e.g. before and after calibration, the share inside each interval.
+        path: The file to write.
+
+    Returns:
+        The files written.
+    """
+    figure = new_figure(WIDTH / 2, WIDTH / 2.4)
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, label="calibrated")
+    for index, (name, values) in enumerate(shares.items()):
+        colour, line = series_style(index)
+        axes.plot(levels, values, color=colour, linestyle=line, marker="o", markersize=3, linewidth=1.2, label=name)
+    axes.set_xlabel("level of the interval", fontsize=FONT_SIZE)
+    axes.set_ylabel("share of outputs inside", fontsize=FONT_SIZE)
+    axes.legend(fontsize=FONT_SIZE, frameon=False)
+    tidy(axes)
+    return save_figure(figure, path)
+
+
+def task_panel(
+    predictor: "Predictor",
+    x: Any,
+    y: Any,
+    others: tuple[Any, Any] | None = None,
+    title: str = "",
+    reach: tuple[float, float] | None = None,
+) -> TablePanel:
+    """One task as a model predicts it from its rows: the first output over a range of the first input.
+
+    Args:
+        predictor: The model, as `nvdp.load` gives it.
+        x: Inputs of the rows; those after the first are taken from the first row.
+        y: Their outputs.
+        others: Further rows (x, y) to show, which are not predicted from.
+        title: Of the panel.
+        reach: The ends of the range; by default those of training. All rows are in it.
+
+    Returns:
+        The panel for `figure_tables`.
+    """
+    x, y = (np.asarray(part, np.float64).reshape(len(part), -1) for part in (x, y))
+    more = (np.empty((0, 1)), np.empty((0, 1))) if others is None else others
+    shown = [np.asarray(part, np.float64).reshape(len(part), -1)[:, 0] for part in more]
+    units = predictor.units
+    ends = (*units.x_low[:1], *units.x_high[:1]) if reach is None else reach
+    seen = np.concatenate([[end for end in ends if math.isfinite(end)], x[:, 0], shown[0]])
+    grid = np.linspace(seen.min(), seen.max(), GRID)
+    prediction = predictor.adapt(x, y).predict(np.concatenate([grid[:, None], np.tile(x[:1, 1:], (GRID, 1))], 1))
+    bounds = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
+    mean, lower, upper = (part[:, 0].numpy() for part in bounds)
+    return TablePanel(title, grid, mean, lower, upper, x[:, 0], y[:, 0], *shown)

@@ -162,7 +162,9 @@ class AdjustedPosterior:
     def functions(self, samples: int, seed: int = 0) -> Callable[[Tensor], Any]:
         """Functions of the network, not calibrated, that stay the same wherever they are evaluated."""
         if self._after is not None:
-            raise InputError("a model around a process has no functions that can be kept; fit one with --model nvdp")
+            raise InputError(
+                "a model around a process has no functions that can be kept; fit one by `nvdp fit --model nvdp`"
+            )
         functions: Callable[[Tensor], Any] = self.network.functions(samples, seed)
         return functions
 

@@ -17,6 +17,7 @@ import torch
 from nvdp.data.frames import FrameTasks
 from nvdp.data.tables import Columns, TaskTable, read_frame, read_tasks, split_tasks
 from nvdp.errors import InputError, counted
+from nvdp.evaluation.explain import Neighbours
 from nvdp.loading import Predictor, write_fit
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.posteriors.adjusted import Adjustment
@@ -106,6 +107,12 @@ class Fitted:
     def predictor(self, columns: Columns | None = None) -> Predictor:
         """The model, asked in the user's units."""
         return Predictor(self.outcome.model, self.units, self.outcome.config, columns, {}, self.adjustment)
+
+    def neighbours(self, names: Sequence[str]) -> Neighbours | None:
+        """The curves of the tasks that it has learned from, where the process is a part of the prediction."""
+        if self.adjustment.process is None:
+            return None
+        return Neighbours.of(self.adjustment.process, list(standardised(self.learning, self.units).sets), list(names))
 
 
 def fit_tasks(training: list[Arrays], ending: list[Arrays], how: HowToFit) -> Fitted:
@@ -246,7 +253,9 @@ def fit_table(
             "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
             **scores.report(),
         }
-        predictor = replace(fitted.predictor(columns), card={"report": report})
+        known = dict(zip(map(id, tasks), names, strict=True))
+        learned = [known[id(task)] for task in fitted.learning]
+        predictor = replace(fitted.predictor(columns), card={"report": report}, neighbours=fitted.neighbours(learned))
         write_fit(place, predictor, outcome.steps, report)
     return TableFit(predictor, scored or ending, report)
 
@@ -303,6 +312,7 @@ class TableScores:
         self.by_kind: dict[str, CaseScores] = {}  # random contexts, or what comes first
         self.by_size: dict[int, CaseScores] = {}
         self.uncalibrated: list[Case] = []
+        self.levels: dict[str, list[float]] = {"before": [], "after": []}  # of the interval that holds an output
         self.by_task: dict[str, list[Case]] = {}
         self.ours = "nvdp"
 
@@ -327,17 +337,25 @@ class TableScores:
                 _extend(self.by_size.setdefault(size, {}), quick, cases)
         uncalibrated = replace(fitted.adjustment, sizes=(), factors=(1.0,), factors_ahead=(1.0,), tail=(0.0, 1.0))
         plain = replace(fitted.predictor(), adjustment=uncalibrated)
-        self.uncalibrated += score_cases(rivals.fitted_model(plain), scored_cases(scored, seed, prefix=self.forecast))
+        cases = scored_cases(scored, seed, prefix=self.forecast)
+        self.uncalibrated += score_cases(rivals.fitted_model(plain), cases)
+        for name, predictor in (("before", plain), ("after", fitted.predictor())):
+            self.levels[name] += rivals.distances(rivals.fitted_model(predictor), cases)
 
     def calibration(self) -> dict[str, Any]:
-        """Coverage of the scored tasks before and after calibration."""
+        """Coverage of the scored tasks before and after calibration, and of intervals of several levels."""
         kind = "forecast" if self.forecast else "random"
         after = summary(next(iter(self.by_kind[kind].values())))
         before = summary(self.uncalibrated)
-        return {
+        found = {
             name: {"LL": each.LL, "coverage90": each.coverage90, "coverage50": each.coverage50}
             for name, each in (("before", before), ("after", after))
         }
+        shares = {
+            name: [round(float(np.mean(np.array(values) <= level)), 4) for level in rivals.LEVELS]
+            for name, values in self.levels.items()
+        }
+        return found | {"levels": list(rivals.LEVELS), "shares": shares}
 
     def worst(self) -> list[dict[str, Any]]:
         """The tasks that were predicted worst, by log-likelihood."""

@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ def sections(report: dict[str, Any], columns: Columns) -> list[Section]:
         Titles, sentences and tables; the first section has the verdict.
     """
     tasks, rows = report["tasks"], report["rows"]
+    partial = f" {rows['partial']:,} rows have some of their outputs." if rows["partial"] else ""
     data = (
-        f"{rows['read']:,} rows ({rows['left_out']:,} left out). {tasks['training']} tasks for training, "
+        f"{rows['read']:,} rows ({rows['left_out']:,} left out).{partial} {tasks['training']} tasks for training, "
         f"{tasks['ending']} for early stopping and calibration, {tasks['held_out']} held out for the scores. "
         f"Task: {columns.task}; inputs: {', '.join(columns.x)}; outputs: {', '.join(columns.y)}."
+        + (f" By their logarithm: {', '.join(columns.log)}." if columns.log else "")
         + (f" Given of each task: {', '.join(columns.given)}." if columns.given else "")
     )
     found: list[Section] = [("Verdict", [report["verdict"]], []), ("Data", [data], [])]
@@ -96,14 +98,16 @@ def _limits(report: dict[str, Any]) -> Iterable[str]:
         yield f"Column '{name}' is constant; there is nothing to learn about it."
 
 
-def write_report(folder: Path, report: dict[str, Any], columns: Columns, figure: Path | None = None) -> list[Path]:
+def write_report(
+    folder: Path, report: dict[str, Any], columns: Columns, figures: Mapping[str, Path] | None = None
+) -> list[Path]:
     """Write both files.
 
     Args:
         folder: Of the fit.
         report: The report of ``fit.json``.
         columns: Of the table.
-        figure: A PNG of held-out tasks, if there is one.
+        figures: PNG files by their titles.
 
     Returns:
         The files written.
@@ -121,10 +125,10 @@ def write_report(folder: Path, report: dict[str, Any], columns: Columns, figure:
                 for tag, row in [("th", head), *(("td", row) for row in rows)]
             ]
             parts.append(f"<table>{''.join(cells)}</table>")
-    if figure is not None:
-        lines += ["## Held-out tasks", "", f"![held-out tasks]({figure.name})", ""]
+    for title, figure in (figures or {}).items():
+        lines += [f"## {title}", "", f"![{title}]({figure.name})", ""]
         picture = base64.b64encode(figure.read_bytes()).decode()
-        parts.append(f'<h2>Held-out tasks</h2><img alt="held-out tasks" src="data:image/png;base64,{picture}">')
+        parts.append(f'<h2>{title}</h2><img alt="{title}" src="data:image/png;base64,{picture}">')
     page = f"<!doctype html><html lang='en'><meta charset='utf-8'><title>Report of a fit</title><style>{STYLE}</style>"
     files = {folder / "report.md": "\n".join(lines), folder / "report.html": f"{page}{''.join(parts)}</html>\n"}
     for path, text in files.items():

@@ -28,6 +28,7 @@ HIERARCHICAL, MIXED = "hierarchical GP", "mixed model"
 GP_ALONE, MEAN_CURVE, LAST_VALUE = "GP on the context alone", "mean curve of all tasks", "last value"
 SCORED_CASES, MOST_EACH = 60, 2  # a GP on the context takes its time
 LEAST_CONTEXT, MOST_CONTEXT = 3, 10
+LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of intervals in the calibration plot
 MOST_TARGETS = 400  # of a case
 MOST_NEIGHBOURS = 200
 MOST_PAIRS = 20_000  # of neighbouring points that the error of the last value is learned from
@@ -232,3 +233,16 @@ def score_cases(rival: Rival, tasks: Sequence[Task]) -> list[Case]:
         inside = ((off <= half).double()[known].mean().item() for half in (0.45, 0.25))
         cases.append(Case(log_prob[known].mean().item(), error[known].mean().item(), *inside))
     return cases
+
+
+def distances(rival: Rival, tasks: Sequence[Task]) -> list[float]:
+    """The level of the smallest central interval that holds an output, of every output that is known.
+
+    Calibrated predictions have levels that are uniform from 0 to 1.
+    """
+    found: list[float] = []
+    for task in tasks:
+        known, prediction = ~task.y_target.isnan(), rival(task)
+        off = 2 * (prediction.cdf(torch.where(known, task.y_target, prediction.mean.to(task.y_target))) - 0.5).abs()
+        found += off[known].tolist()
+    return found
