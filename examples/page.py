@@ -341,6 +341,26 @@ def serve() -> str:
     return "\n".join(lines)
 
 
+def statsmodels() -> str:
+    """statsmodels' mixed model beside nvdp fit: means over sizes of contexts, where both have the same folds."""
+    found, ours = result("bench/mixed.json"), result("bench/tables.json")
+    if found is None or ours is None:
+        return "Made by `python benchmarks/mixed.py --json results/bench/mixed.json`."
+    lines = ["| table | context | nvdp fit | hierarchical GP | our mixed model | statsmodels |", "|" + " --- |" * 6]
+    for table in dict.fromkeys(row["table"] for row in found["rows"]):
+        for kind in ("random", "first"):
+            theirs = [row for row in found["rows"] if (row["table"], row["kind"]) == (table, kind)]
+            same = [row for row in ours["rows"] if (row["table"], row["kind"]) == (table, kind)]
+            if not same or int(same[0]["folds"].split()[0]) != theirs[0]["folds"]:
+                continue
+            names = ("ours", "hierarchical", "mixed")
+            pairs = [[(row[f"{name}_LL"], row[f"{name}_RMSE"]) for row in same] for name in names]
+            pairs.append([(row["LL"], row["RMSE"]) for row in theirs])
+            cells = [[sum(part) / len(part) for part in zip(*each, strict=True)] for each in pairs]
+            lines.append(f"| {table} | {kind} points | " + " | ".join(f"{a:.3f} / {b:.3g}" for a, b in cells) + " |")
+    return "\n".join([*lines, "", "*LL / RMSE, means over 2, 4 and 8 points; `python benchmarks/mixed.py`.*"])
+
+
 def fill(page: str, **texts: str) -> None:
     """Replace what is between the marks of a page."""
     path = HERE / "docs" / page
@@ -361,6 +381,7 @@ if __name__ == "__main__":
     fill("serve.md", serve=serve())
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
+    fill("findings.md", statsmodels=statsmodels())
     fill("beyond.md", peer=peer())
     fill("when-to-use.md", real=real(), losses=real_losses(), boosting=real_boosting(), mixed=mixed_model())
     fill("when-to-use.md", general=general(), choose=choose())

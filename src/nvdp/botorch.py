@@ -218,6 +218,7 @@ class NVDPModel(Model):
 
     def _gaussian(self, X: Tensor, noisy: bool) -> GPyTorchPosterior:
         """Mean and variance of the prediction at X, correlated as the process is given the observations."""
+        assert self._process is not None
         batch = torch.broadcast_shapes(X.shape[:-2], self._task_shape)
         _check_width("x", X, [self.train_inputs[0].shape[-1]])
         x, known_x, known_y = (

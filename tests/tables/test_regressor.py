@@ -135,7 +135,7 @@ def test_tasks_may_be_a_frame_or_a_generator():
 @pytest.mark.parametrize(
     ("tasks", "words"),
     [
-        ([], "0 tasks have at least 2 points"),
+        ([], "2 tasks with at least 2 points; got 0"),
         (lines(1), "2 tasks with at least 2 points; got 1"),
         ([([0, 1], [0, 1]), ([[0, 1], [1, 2]], [0, 1])], r"got \[\(1, 1\), \(2, 1\)\]"),
         ([([0, 1], [0, np.inf])], "infinite value in row 1"),

@@ -3,6 +3,7 @@
 Tasks are compared by their curves: the means of the table's hierarchical GP given a task, at the same inputs for all.
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 from nvdp.tasks import PointSet
 
 if TYPE_CHECKING:
@@ -96,13 +97,15 @@ def explain(predictor: "Predictor", x: Any, y: Any) -> Explanation:
     grid[:, varies] = np.linspace(low, high, GRID)[:, varies]
     whole = predictor.adapt(x, y).predict(grid).mean
     change, expected, std = [], [], []
-    for place in range(len(x)):
-        others = np.arange(len(x)) != place
-        rest = predictor.adapt(x[others], y[others])
-        change.append((rest.predict(grid).mean - whole).square().mean(0).sqrt())
-        own = rest.predict(x[[place]])
-        expected.append(own.mean[0])
-        std.append(own.std[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FarNote)  # told once, by the whole context
+        for place in range(len(x)):
+            others = np.arange(len(x)) != place
+            rest = predictor.adapt(x[others], y[others])
+            change.append((rest.predict(grid).mean - whole).square().mean(0).sqrt())
+            own = rest.predict(x[[place]])
+            expected.append(own.mean[0])
+            std.append(own.std[0])
     arrays = (torch.stack(part).double().numpy() for part in (change, expected, std))
     return Explanation({} if near is None else _nearest(predictor, near, x, y), *arrays)
 
@@ -121,7 +124,8 @@ def _curves(process: "HierarchicalGP", sets: list[tuple[Tensor, Tensor]], x: Ten
     """Means of the process given whole tasks, with what is constant within each task as it is there."""
     pad, sizes = torch.nn.utils.rnn.pad_sequence, torch.tensor([len(each) for each, _ in sets])
     mask = torch.arange(int(sizes.max())) < sizes[:, None]
-    known = PointSet(*(pad([each[side].double() for each in sets], batch_first=True) for side in (0, 1)), mask)
+    xs, ys = (pad([each[side].double() for each in sets], batch_first=True) for side in (0, 1))
+    known = PointSet(xs, ys, mask)
     asked = torch.stack([each[:1].double().expand(len(x), -1).clone() for each, _ in sets])
     asked[..., process.kernel.varying] = x[:, process.kernel.varying]
     return process.given(known).predict(asked).mean

@@ -74,7 +74,7 @@ class HierarchicalGP:
     def filled(self, points: PointSet) -> PointSet:
         """The points with missing outputs at their means given the others."""
         missing = points.y.isnan()
-        if not bool(missing.any()):
+        if torch.compiler.is_compiling() or not bool(missing.any()):  # a graph has no missing outputs
             return points
         expected = self.given(points).predict(points.x.double()).mean.to(points.y)
         return replace(points, y=torch.where(missing, expected, points.y))
@@ -108,7 +108,7 @@ class HierarchicalGP:
         precision = torch.cholesky_inverse(factor).diagonal(dim1=1, dim2=2)
         std = torch.where(known, precision.rsqrt(), variance.clamp(min=ROUNDING).sqrt())
         z = torch.where(known, solved[..., 0] * precision.rsqrt(), (y - centre) / std)
-        if (missing := y.isnan()).any():
+        if outputs > 1 and not torch.compiler.is_compiling() and (missing := y.isnan()).any():
             generator = torch.Generator().manual_seed(int(known.sum()))
             drawn = torch.randn(z.shape, generator=generator, dtype=z.dtype)
             z = torch.where(missing, torch.where(tasks.is_context.repeat_interleave(outputs, 1), 0.0, drawn), z)

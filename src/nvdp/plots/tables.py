@@ -1,6 +1,7 @@
 """Tasks of a table: predictions of a fitted model from a few rows of each task, and the held-out rows."""
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from nvdp.errors import InputError
+from nvdp.errors import FarNote, InputError
 from nvdp.plots.functions import draw_band, draw_functions_and_points, shared_legend
 from nvdp.plots.style import FONT_SIZE, GREY, VERMILLION, WIDTH, new_figure, save_figure, series_style, tidy
 
@@ -129,13 +130,15 @@ def task_panel(
         The panel for `figure_tables`.
     """
     x, y = (np.asarray(part, np.float64).reshape(len(part), -1) for part in (x, y))
-    more = (np.empty((0, 1)), np.empty((0, 1))) if others is None else others
-    shown = [np.asarray(part, np.float64).reshape(len(part), -1)[:, 0] for part in more]
+    more = ([], []) if others is None else others
+    shown = [np.asarray(part, np.float64).reshape(len(part), -1)[:, 0] if len(part) else np.empty(0) for part in more]
     units = predictor.units
     ends = (*units.x_low[:1], *units.x_high[:1]) if reach is None else reach
     seen = np.concatenate([[end for end in ends if math.isfinite(end)], x[:, 0], shown[0]])
     grid = np.linspace(seen.min(), seen.max(), GRID)
-    prediction = predictor.adapt(x, y).predict(np.concatenate([grid[:, None], np.tile(x[:1, 1:], (GRID, 1))], 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FarNote)  # it is seen
+        prediction = predictor.adapt(x, y).predict(np.concatenate([grid[:, None], np.tile(x[:1, 1:], (GRID, 1))], 1))
     bounds = (prediction.mean, prediction.quantile(0.05), prediction.quantile(0.95))
     mean, lower, upper = (part[:, 0].numpy() for part in bounds)
     return TablePanel(title, grid, mean, lower, upper, x[:, 0], y[:, 0], *shown)
