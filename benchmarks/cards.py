@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import nvdp
-from nvdp.data.registry import task_source
+from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation.joint import regrouped
 from nvdp.system import write_text
@@ -28,7 +28,8 @@ def by_context(name: str, data: str) -> list[dict[str, float | str]]:
     """A row for each context size."""
     predictor = nvdp.load(name)
     assert predictor.config is not None
-    source, rows = task_source(predictor.config.task, predictor.config.data, "test"), []
+    split = {"split": "test"} if predictor.config.task in IMAGE_TASKS else {}
+    source, rows = task_source(predictor.config.task, predictor.config.data, **split), []
     for size in SIZES:
         generator, found = torch.Generator().manual_seed(size), {"LL": [], "coverage90": [], "coverage50": []}
         for batch in validation_tasks(source, SEED, TASKS):
