@@ -371,7 +371,7 @@ def test_bodies_on_their_way_are_bounded_together(monkeypatch):
 
 
 def test_the_pool_runs_no_more_jobs_at_once_than_it_has_workers():
-    pool, lock = Pool(workers=2, waiting=6), threading.Lock()
+    pool, lock, may_end = Pool(workers=2, waiting=6), threading.Lock(), threading.Event()
     running, most = 0, 0
 
     def job():
@@ -379,12 +379,16 @@ def test_the_pool_runs_no_more_jobs_at_once_than_it_has_workers():
         with lock:
             running += 1
             most = max(most, running)
-        threading.Event().wait(0.02)
+        may_end.wait(30)
         with lock:
             running -= 1
 
     async def many():
-        return await asyncio.gather(*(pool.run(job) for _ in range(12)), return_exceptions=True)
+        jobs = [asyncio.ensure_future(pool.run(job)) for _ in range(12)]
+        while most < 2:
+            await asyncio.sleep(0.01)
+        may_end.set()
+        return await asyncio.gather(*jobs, return_exceptions=True)
 
     results = asyncio.run(many())
     assert most == 2
