@@ -1,4 +1,7 @@
-"""docs/scale.md as written, on two nodes of this machine: many runs and predictions by Ray, one run by torchrun."""
+"""docs/scale.md on two nodes of this machine: predictions by Ray Data, one run by torchrun.
+
+`faults.ray_nodes` has a queue of runs on Ray, and how to keep Ray on 127.0.0.1.
+"""
 
 import os
 import signal
@@ -15,7 +18,6 @@ import nvdp
 from faults.processes import started_by_torchrun
 from faults.ray_nodes import PORT, start_node
 from faults.tally import Tally
-from nvdp.experiments.results import read_results
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "predict_on_ray.py"
 ADDRESS = f"127.0.0.1:{PORT}"
@@ -23,30 +25,15 @@ MODEL, FILES = "gp-nvdp", 20
 
 
 def two_nodes(place: Path, tasks: int) -> list[Tally]:
-    """A queue of runs and predictions of many tasks on two Ray nodes; one run on two nodes of torchrun."""
+    """Predictions of many tasks on two Ray nodes; one run on two nodes of torchrun."""
     nodes = [start_node(place, head=True), start_node(place, head=False)]
     try:
-        found = [_queue(place), _predictions(place, tasks)]
+        found = _predictions(place, tasks)
     finally:
         for node in nodes:
             os.killpg(node.pid, signal.SIGKILL)
             node.wait()
-    return [*found, started_by_torchrun(place, 2)]
-
-
-def _queue(place: Path) -> Tally:
-    tally = Tally("`nvdp reproduce --executor ray --address` on two Ray nodes")
-    what = ["reproduce", "learning", "--budget", "quick", "--runs", str(place / "runs"), "--out", str(place / "out")]
-    done = _run([sys.executable, "-m", "nvdp", *what, "--executor", "ray", "--address", ADDRESS])
-    tally.check(done.returncode == 0, "the command ended well", done.stderr[-500:])
-    alone = _run([sys.executable, "-m", "nvdp", *what[:4], "--runs", str(place / "own"), "--out", str(place / "alone")])
-    tally.check(alone.returncode == 0, "the same on one machine", alone.stderr[-500:])
-    ours, theirs = (read_results(place / folder, "learning", "quick") for folder in ("out", "alone"))
-    for name, result in ours.items():
-        equal = name in theirs and result["evaluation"]["scores"] == theirs[name]["evaluation"]["scores"]
-        tally.check(equal, "run scored as on one machine", f"{name}: other scores")
-    tally.check(len(ours) == 2, "all runs are there", f"{len(ours)} results")
-    return tally
+    return [found, started_by_torchrun(place, 2)]
 
 
 def _predictions(place: Path, tasks: int) -> Tally:
