@@ -174,11 +174,10 @@ def general() -> str:
     ]
     lines += ["", "| points | fit + predict at 400 queries, processor ms |", "| --- | --- |"]
     lines += [f"| {row['context']} | {row['ms']:.1f} |" for row in found["times"]]
-    if "tasks" in found["prior"][0]:
-        lines += ["", "| points of its prior | tasks | LL | inside 90 % | inside 50 % |", "|" + " ---: |" * 5]
-        for row in found["prior"]:
-            shares = f"{row['coverage90']:.1%} ± {row['coverage90_stderr']:.1%} | {row['coverage50']:.1%}"
-            lines.append(f"| {row['context']} | {row['tasks']:,} | {row['LL']:.2f} | {shares} |")
+    lines += ["", "| points of its prior | tasks | LL | inside 90 % | inside 50 % |", "|" + " ---: |" * 5]
+    for row in found["prior"]:
+        shares = f"{row['coverage90']:.1%} ± {row['coverage90_stderr']:.1%} | {row['coverage50']:.1%}"
+        lines.append(f"| {row['context']} | {row['tasks']:,} | {row['LL']:.2f} | {shares} |")
     lines += ["", "| points | general LL | exact posterior LL | gap |", "| --- | --- | --- | --- |"]
     for row in found["gap"]:
         gap = f"{row['exact'] - row['ours']:.2f} ± {row['stderr']:.2f}"
