@@ -54,7 +54,7 @@ def main() -> None:
     given = parser.parse_args()
     local = {"_node_ip_address": "127.0.0.1"} if (given.address or "").startswith("127.") else {}
     ray.init(address=given.address, log_to_driver=False, **local)
-    workers = max(1, int(ray.cluster_resources()["CPU"]))
+    workers = max(1, int(ray.cluster_resources()["CPU"]) - 1)  # one CPU reads and writes
     at = np.linspace(given.low, given.high, given.points).tolist()
     tasks = ray.data.read_parquet(str(given.tasks.resolve()))
     predicted = tasks.map_batches(
