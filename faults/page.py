@@ -88,7 +88,7 @@ def _section(name: str, record: dict[str, Any]) -> str:
         return _coverage(record)
     lines = [f"## {TITLES[name]}", "", "| test | checks | outcome | failed |", "| --- | ---: | --- | ---: |"]
     for tried in record["tried"]:
-        outcomes = "; ".join(f"{count:,} × {outcome}" for outcome, count in tried["outcomes"].items())
+        outcomes = "; ".join(f"{n:,} × {said.rpartition(chr(10))[2]}" for said, n in tried["outcomes"].items())
         lines.append(f"| {tried['what']} | {tried['tried']:,} | {outcomes or '–'} | {len(tried['wrong'])} |")
     lines += [_measured(name, tried["numbers"]) for tried in record["tried"] if "numbers" in tried]
     return "\n".join([*lines, ""])

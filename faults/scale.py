@@ -49,7 +49,9 @@ def _predictions(place: Path, tasks: int) -> Tally:
     ends = ["--low", "-2", "--high", "2", "--points", "5", "--address", ADDRESS]
     done = _run([sys.executable, str(EXAMPLE), MODEL, str(given), str(out), *ends])
     tally.numbers["tasks_per_second"] = round(tasks / (time.monotonic() - began))
-    tally.check(done.returncode == 0, done.stdout.strip().replace(str(out), "a folder"), done.stderr[-500:])
+    tally.check(
+        done.returncode == 0, done.stdout.strip().replace(str(out), "a folder").rpartition("\n")[2], done.stderr[-500:]
+    )
     if done.returncode:
         return tally
     answers = pd.read_parquet(out).set_index("task")
