@@ -76,7 +76,9 @@ def test_the_default_is_nearer_to_a_thousand_functions_than_64_of_them_are(pretr
 
     (many, many_std), (ours, our_std), (few, few_std) = (answers(samples) for samples in (1_000, 0, 64))
     scale = many_std[:, None]
-    assert np.abs((ours - many) / scale).max() < 0.1
+    assert (
+        np.abs((ours - many) / scale).max() < 0.15
+    )  # the 5 % quantile of 1,000 functions has a standard error of 0.07
     assert np.abs(our_std / many_std - 1).max() < 0.05
     assert np.square((ours - many) / scale).mean() < np.square((few - many) / scale).mean()
     assert np.square(our_std / many_std - 1).mean() < np.square(few_std / many_std - 1).mean()
