@@ -118,7 +118,7 @@ def test_tasks_may_be_a_frame_with_words_as_labels():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ([], "0 tasks have 2 classes of 2 points"),
+        ([], "at least 2 tasks with 2 classes of 2 points; got 0"),
         (tasks(1), "2 tasks with 2 classes of 2 points; got 1"),
         ([(np.zeros((4, 2)), [0, 1])], r"X has 4 rows and y has shape \(2,\)"),
         ([(np.zeros((4, 2)), [0, 0, 1, 1]), (np.zeros((4, 3)), [0, 0, 1, 1])], r"got \[2, 3\]"),

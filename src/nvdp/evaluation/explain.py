@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nvdp.models.hierarchical_gp import HierarchicalGP
 
 GRID, MOST_TASKS, AT_ONCE = 16, 500, 64
+MOST_POINTS = 200  # of a task that its curve is made from
+MOST_EXPLAINED = 300  # points of a context: the model adapts once for each
 NEAREST = 5
 
 
@@ -88,6 +90,8 @@ def explain(predictor: "Predictor", x: Any, y: Any) -> Explanation:
     x, y = (np.asarray(part, np.float64).reshape(len(part), -1) for part in (x, y))
     if not len(x):
         raise InputError("an empty context has nothing to explain; expected at least 1 point")
+    if len(x) > MOST_EXPLAINED:
+        raise InputError(f"a context of {len(x):,} points is too large to explain; expected at most {MOST_EXPLAINED}")
     units, near = predictor.units, predictor.neighbours
     low, high = (np.array(each, np.float64) for each in (units.x_low, units.x_high))
     if not (len(low) and np.isfinite(high - low).all()):
@@ -121,7 +125,8 @@ def _nearest(predictor: "Predictor", near: Neighbours, x: Any, y: Any) -> dict[s
 
 @torch.no_grad()
 def _curves(process: "HierarchicalGP", sets: list[tuple[Tensor, Tensor]], x: Tensor) -> Float[Tensor, "task point y"]:
-    """Means of the process given whole tasks, with what is constant within each task as it is there."""
+    """Means of the process given tasks, with what is constant within each task as it is there."""
+    sets = [_some(each) for each in sets]
     pad, sizes = torch.nn.utils.rnn.pad_sequence, torch.tensor([len(each) for each, _ in sets])
     mask = torch.arange(int(sizes.max())) < sizes[:, None]
     xs, ys = (pad([each[side].double() for each in sets], batch_first=True) for side in (0, 1))
@@ -129,3 +134,12 @@ def _curves(process: "HierarchicalGP", sets: list[tuple[Tensor, Tensor]], x: Ten
     asked = torch.stack([each[:1].double().expand(len(x), -1).clone() for each, _ in sets])
     asked[..., process.kernel.varying] = x[:, process.kernel.varying]
     return process.given(known).predict(asked).mean
+
+
+def _some(task: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """At most `MOST_POINTS` of a task's points, evenly chosen from its rows."""
+    count = len(task[0])
+    if count <= MOST_POINTS:
+        return task
+    kept = torch.linspace(0, count - 1, MOST_POINTS).round().long()
+    return task[0][kept], task[1][kept]

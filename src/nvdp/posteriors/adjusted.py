@@ -65,6 +65,8 @@ class Adjustment:
 
     def shown(self, points: PointSet) -> PointSet:
         """A context as the network sees it."""
+        if self.process is None:
+            return points
         seen: PointSet = self.process.residual_context(points) if self.around else self.process.filled(points)
         return seen
 
