@@ -29,7 +29,7 @@ def functions(page: Any) -> None:
 
 def characters(page: Any) -> None:
     """Five signs, and one of them by another hand."""
-    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('bits')")
+    page.wait_for_function("() => document.querySelector('.verdict').textContent.includes('nats')")
 
 
 def main() -> None:

@@ -170,7 +170,7 @@ def test_adapt_rows_have_time_and_quality_of_every_method(tmp_path):
         assert row["ours_ms"] > 0
         assert row["finetune_ms"] > 0
         assert -2 < row["ours_ll"] < row["oracle_ll"]
-        assert row["attentive_ms"] > 0
+        assert row["conv_ms"] > 0
         for name in ("sklearn", "gpytorch"):
             assert (row[f"{name}_ms"] is None) == (adapt.MODULES[name] in adapt.missing_peers())
     assert draw({"suite": "adapt", "rows": rows}, tmp_path / "adapt.png")[0].exists()

@@ -41,13 +41,13 @@ MODULES = {"sklearn": "scikit-learn", "gpytorch": "gpytorch"}
 CONTEXTS, TARGETS, MANY, MANY_CONTEXT = (5, 50, 500), 400, 1000, 50
 QUICK_CONTEXTS, QUICK_MANY = (5, 50), 50
 TURN_MS = 20.0
-TOGETHER = ("ours", "mean_weights", "attentive", "general")  # methods that take many tasks at once
+TOGETHER = ("ours", "mean_weights", "conv", "general")  # methods that take many tasks at once
 NAMES = (*TOGETHER, "finetune", *MODULES)
 NOTES = {
     "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict at 400 targets in closed form",
     "mean_weights": "the same with φ at its mean (posterior.at_mean_parameters): no weight uncertainty",
     "fastest": "mean_weights in bfloat16 (torch.autocast) on all cores",
-    "attentive": "as ours, by the attentive NVDP (pretrained gp)",
+    "conv": "as ours, by the convolutional NVDP (pretrained gp)",
     "general": "NVDPRegressor's default, the pretrained general model, in the user's units; its mixture is scored as a "
     "Gaussian of the same mean and deviation",
     "finetune": "5 Adam steps on the context with the same network, then the same prediction",
@@ -158,7 +158,7 @@ def adapt_rows(
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
     model = _model(run)
     methods = {"ours": adapted(model), "mean_weights": adapted(model, mean_weights=True)}
-    methods |= {"attentive": adapted(load("gp").model), "general": adapted(load("general"))}
+    methods |= {"conv": adapted(load("gp").model), "general": adapted(load("general"))}
     methods["finetune"] = fine_tuned(model)
     absent = missing_peers()
     for name, make in (("sklearn", sklearn_gp), ("gpytorch", gpytorch_gp)):

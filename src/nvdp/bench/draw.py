@@ -34,7 +34,7 @@ STEP_BARS = {
 METHODS = {
     "ours": ("nvdp", BLUE),
     "mean_weights": ("nvdp, mean weights", BLACK),
-    "attentive": ("nvdp-attentive", PURPLE),
+    "conv": ("nvdp-conv", PURPLE),
     "general": ("nvdp, general model", GREY),
     "finetune": ("5 gradient steps", SKY_BLUE),
     "sklearn": ("scikit-learn GP", ORANGE),
