@@ -40,3 +40,10 @@ def test_without_a_joint_share_the_bound_is_that_of_single_points(small_config, 
     points = PointSet(task.x_target[None], task.y_target[None], torch.ones(1, 5, dtype=torch.bool))
     each = posterior.predict(task.x_target).log_prob(task.y_target)
     torch.testing.assert_close(posterior.expected_log_likelihood(points)[0], each.sum(), atol=1e-4, rtol=1e-4)
+
+
+def test_components_have_the_uncertainty_of_z_inside(small_config, make_task, generator):
+    posterior, task = convgnp(small_config, make_task)
+    ours, many = posterior.components(task.x_target, 4), posterior.predict(task.x_target, 8_000, generator)
+    assert len(ours.functions) == 1
+    assert torch.allclose(ours.std, many.std, rtol=0.05)

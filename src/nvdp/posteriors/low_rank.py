@@ -5,6 +5,7 @@ so training can score their joint density.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -86,6 +87,10 @@ class LowRankPosterior(Posterior[Prediction]):
     def at_mean_parameters(self, x: Tensor) -> Prediction:
         """With z integrated out, as in training."""
         return self._without_sampling(self._points(x))
+
+    def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Prediction:
+        """One component, with z integrated out: all of its uncertainty is in the closed form."""
+        return self.at_mean_parameters(x)
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
         means, stds = self._marginals(*self._split(x))
