@@ -27,7 +27,7 @@ from nvdp.models.base import RegressionModel
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.posteriors.adjusted import AdjustedPosterior, Adjustment
-from nvdp.system import new_folder, write_text
+from nvdp.system import check_outputs, new_folder, write_text
 from nvdp.training.config import RunConfig
 from nvdp.training.run_folder import CONFIG, WEIGHTS, load_any_run, save_model
 from nvdp.units import MOST_INPUTS, ContextUnits, PosteriorInUnits, TaskUnits, Units, warn_far
@@ -138,7 +138,9 @@ class Predictor:
         """
         return explain(self, x, y)
 
-    def plot(self, x: Any, y: Any, path: str | Path, others: tuple[Any, Any] | None = None) -> list[Path]:
+    def plot(
+        self, x: Any, y: Any, path: str | Path, others: tuple[Any, Any] | None = None, force: bool = False
+    ) -> list[Path]:
         """Draw a task: the prediction from its rows over the range of the first input, with its 90 % interval.
 
         Args:
@@ -146,11 +148,14 @@ class Predictor:
             y: Their outputs; the first is drawn.
             path: A PNG; a PDF goes beside it.
             others: Further rows (x, y) to show, which are not predicted from.
+            force: Whether existing files are replaced.
 
         Returns:
             The files written.
         """
         from nvdp.plots.tables import figure_tables, task_panel
+
+        check_outputs([Path(path), Path(path).with_suffix(".pdf")], force=force)
 
         names = ("x", "y") if self.columns is None else (self.columns.x[0], self.columns.y[0])
         return figure_tables([task_panel(self, x, y, others)], path, *names)

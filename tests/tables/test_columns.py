@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from nvdp.cli import app, fit, score  # noqa: F401  (they add their commands)
 from nvdp.data.tables import Columns, split_tasks
+from nvdp.errors import InputError
 from nvdp.loading import load
 from nvdp.posteriors.logarithm import LogPrediction
 from nvdp.posteriors.prediction import Prediction
@@ -152,8 +153,12 @@ def test_an_explanation_finds_the_task_itself_and_the_point_that_says_most(folde
 
 def test_a_task_is_drawn_and_the_report_shows_calibration(folder, tmp_path):
     own = curves().iloc[:7]
-    files = load(folder / "model").plot(own[["size"]][:3], own[["cost", "level"]][:3], tmp_path / "task.png")
+    rows = (own[["size"]][:3], own[["cost", "level"]][:3], tmp_path / "task.png")
+    files = load(folder / "model").plot(*rows)
     assert [file.name for file in files] == ["task.png", "task.pdf"]
+    files[0].unlink()
+    with pytest.raises(InputError, match=r"task\.pdf exists"):
+        load(folder / "model").plot(*rows)
     assert (folder / "model" / "calibration.png").exists()
     assert "Intervals of held-out tasks" in (folder / "model" / "report.html").read_text()
     numbers = json.loads((folder / "model" / "fit.json").read_text())["report"]["calibration"]
