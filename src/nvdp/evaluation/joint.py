@@ -120,6 +120,7 @@ def joint_scores(
     sizes: Sequence[int] = SIZES,
     targets: int = TARGETS,
     samples: int = SAMPLES,
+    in_turn: int = FED_BACK,
 ) -> dict[str, Any] | None:
     """Scores of targets together, and of single ones, by the size of the context.
 
@@ -130,6 +131,8 @@ def joint_scores(
         sizes: Of contexts.
         targets: How many are scored together; as many as there are, if fewer.
         samples: Functions.
+        in_turn: How many of the targets are fed back one by one. Each is a new adaptation, and later ones are easier:
+            only numbers of as many targets compare.
 
     Returns:
         For each size, in nats per scalar output: ``single`` (one point at a time), the four ways of this module,
@@ -164,7 +167,7 @@ def joint_scores(
                 mixture = posterior.joint_log_prob(target, samples, derived_generator(seed, "mixture", device=device))
                 means.take(closed_form=closed / values)
             means.take(mixture=mixture / values)
-            few = _first_points(here, size + FED_BACK)
+            few = _first_points(here, size + in_turn)
             chain = few.y.shape[-1] * (few.x.shape[1] - size)
             means.take(fed_back=fed_back(model, few) / chain)
             means.take(coverage50=inside.mean((-2, -1)), spread=functions.spread.mean((-2, -1)))
@@ -177,7 +180,7 @@ def joint_scores(
                 ceiling.take(
                     single=exact.log_prob(tasks)[:, size:].mean(-1),
                     joint=exact.joint_log_prob(tasks) / (tasks.x.shape[1] - size),
-                    fed_back=exact.chain_log_prob(_first_points(tasks, size + FED_BACK)) / chain,
+                    fed_back=exact.chain_log_prob(_first_points(tasks, size + in_turn)) / chain,
                 )
         if not means:
             continue
@@ -192,7 +195,7 @@ def joint_scores(
     return {
         "tasks": tasks_seen,
         "targets": most,
-        "fed_back_targets": min(FED_BACK, most),
+        "fed_back_targets": min(in_turn, most),
         "samples": samples,
         "by_context": by_size,
         **({"spread_follows_oracle": follows.value} if follows.sums[0] else {}),

@@ -11,7 +11,7 @@ from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
 from nvdp.evaluation.gates import gates
-from nvdp.evaluation.joint import joint_scores, own_contexts
+from nvdp.evaluation.joint import FED_BACK, TARGETS, joint_scores, own_contexts
 from nvdp.evaluation.metrics import Watch, evaluate
 from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
@@ -110,7 +110,10 @@ def evaluate_run(
     together = own = None
     if config.model.kind == "regression" and joint > 0:
         together = joint_scores(
-            model, list(small_batches(validation_tasks(plan.source, seed, min(tasks, joint)))), seed
+            model,
+            list(small_batches(validation_tasks(plan.source, seed, min(tasks, joint)))),
+            seed,
+            in_turn=TARGETS if ask_gates else FED_BACK,
         )
         own = own_contexts(model, list(validation_tasks(plan.source, seed, min(tasks, OWN_CONTEXTS))), seed)
     return {

@@ -51,7 +51,9 @@ def gates_table(results: Results) -> str:
         ),
         "targets together, Gaussian of sampled functions": joint_cell,
         "the same, closed form": lambda each: joint_cell(each, "closed_form"),
-        "targets fed back one by one": lambda each: joint_cell(each, "fed_back"),
+        "targets fed back one by one": lambda each: (
+            f"{joint_cell(each, 'fed_back')} ({each['joint']['fed_back_targets']} targets)"
+        ),
         "spread of functions": lambda each: joint_cell(each, "spread"),
         "exact standard deviation": lambda each: joint_cell(each, "exact_std"),
         "rates by layer": lambda each: ", ".join(f"{rate:.3f}" for rate in each["rates"]),
@@ -166,7 +168,7 @@ def rivals_table(results: Results) -> str:
         steps, seconds = rows[f"{title}-seed-0"]["steps"], statistics.mean(run["seconds"] for run in runs if run)
         cells = [*map(mean_and_error, by_score), f"{steps:,}", f"{seconds:.0f}"]
         lines[statistics.mean(by_score[0])] = [f"`{title}`", *cells]
-    head = ["model", "LL mean", "LL E log", "PLL E log", "together, 5", "together, 20", "fed back, 5", "fed back, 20"]
+    head = ["model", "LL mean", "LL E log", "PLL E log", "together, 5", "together, 20", "30 fed back, 5", "…, 20"]
     ordered = [lines[score] for score in sorted(lines, reverse=True)]
     return markdown_table([*head, "steps", "seconds"], ordered) if lines else ""
 
