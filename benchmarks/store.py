@@ -1,11 +1,11 @@
 """Cost of a store of many tasks: bytes per task, and observations and predictions per second, singly and in batches.
 
-    python benchmarks/store.py --both --tasks 1000000 --seconds 2 --most-minutes 2 --json results/bench/store.json
+    python benchmarks/store.py --both --tasks 1000000 --seconds 5 --most-minutes 10 --json results/bench/store.json
 
 The store is filled with four points per task, in batches of 1,000 tasks. Then random tasks are observed and predicted,
 singly and in batches. Rates are per second of wall time and per second of CPU time. --most-minutes limits the filling.
-The model is the pretrained GP model with 256 sums per task. --both measures a file and a PostgreSQL server of this
-machine, one after the other.
+The model is `gp-nvdp`, with 512 sums per task. --both measures a file and a PostgreSQL server of this machine; `--only`
+measures one of them and keeps the row of the other in the file of --json.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ from nvdp.store import TaskStore, store_stats
 from nvdp.system import use_threads
 
 POINTS, QUERIES, BATCH = 4, 10, 1_000
+STORES = ("SQLite", "PostgreSQL")
 
 
 def rates(name: str, call: Callable[[], object], each: int, seconds: float) -> dict[str, float]:
@@ -71,16 +73,19 @@ def measure(
     return {**store_stats(path), **speeds, "power_safe": power_safe}
 
 
-def both(tasks: int, seconds: float, most_minutes: float, json_file: Path | None) -> None:
+def both(only: str | None, tasks: int, seconds: float, most_minutes: float, json_file: Path | None) -> None:
     """The same on a file and on a server."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from faults.postgres import Server
 
-    with tempfile.TemporaryDirectory() as folder, Server() as server:
-        places, found = {"SQLite": Path(folder) / "tasks.db", "PostgreSQL": server.url}, {}
-        for name, place in places.items():
+    kept = json_file is not None and json_file.exists() and only is not None
+    found = json.loads(json_file.read_text())["stores"] if kept else {}
+    for name in STORES if only is None else [only]:
+        with tempfile.TemporaryDirectory() as folder, Server() if name == "PostgreSQL" else nullcontext() as server:
+            place = server.url if server else Path(folder) / "tasks.db"
             found[name] = measure(place, tasks, seconds, False, most_minutes) | {"load": os.getloadavg()[0]}
-    text = json.dumps({"cores": os.cpu_count() or 1, "batch": BATCH, "stores": found}, indent=1)
+    record = {"cores": os.cpu_count() or 1, "batch": BATCH, "stores": {n: found[n] for n in STORES if n in found}}
+    text = json.dumps(record, indent=1)
     print(text)
     if json_file is not None:
         json_file.write_text(text + "\n")
@@ -96,10 +101,11 @@ def main() -> None:
     parser.add_argument("--most-minutes", type=float, default=5.0, help="for filling the store")
     parser.add_argument("--power-safe", action="store_true", help="wait for the disk at each transaction")
     parser.add_argument("--both", action="store_true", help="a file, and a PostgreSQL server that is started for it")
+    parser.add_argument("--only", choices=STORES, help="of --both")
     arguments = parser.parse_args()
     use_threads()
-    if arguments.both:
-        both(arguments.tasks, arguments.seconds, arguments.most_minutes, arguments.json)
+    if arguments.both or arguments.only:
+        both(arguments.only, arguments.tasks, arguments.seconds, arguments.most_minutes, arguments.json)
         return
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         path, before = Path(folder) / "tasks.db", os.getloadavg()[0]

@@ -87,6 +87,13 @@ def test_more_tasks_than_a_server_has_locks_for(url, model, monkeypatch):
         assert store.observe_many(list("abcdef"), [[0.0]] * 6, [[0.1]] * 6) == [1] * 6
 
 
+def test_a_task_that_stays_locked_is_one_line_and_the_store_goes_on(url, model):
+    with TaskStore(url, model) as slow, TaskStore(url + "%20-clock_timeout%3D50ms", model) as store:
+        with slow._states.transaction(["oak"]), pytest.raises(InputError, match="lock timeout"):
+            store.observe("oak", [0.0], [0.1])
+        assert store.observe("oak", [0.0], [0.1]) == 1
+
+
 def test_a_server_that_is_not_there_is_one_line_without_the_password(model):
     with pytest.raises(InputError) as error:
         TaskStore("postgresql://ann:secret@127.0.0.1:9/trees", model)

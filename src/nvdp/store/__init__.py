@@ -165,8 +165,8 @@ class TaskStore:
                 told = np.ravel(x).tolist(), np.ravel(y).tolist()
                 raise PointError(*told, (start + which, number), f"task '{tasks[start + which]}': ") from None
             sums.index_add_(0, owner[some], features)
-        for raw_x, raw_y in zip(xs[part], ys[part], strict=True):
-            self.predictor.warn_far(raw_x, raw_y)
+        raw_x, raw_y = (np.concatenate([np.asarray(each).reshape(-1, 1) for each in raw[part]]) for raw in (xs, ys))
+        self.predictor.warn_far(raw_x, raw_y)
         return names, sums, torch.bincount(owner, minlength=len(names))
 
     def state(self, tasks: Sequence[str]) -> TaskState:

@@ -24,7 +24,7 @@ from nvdp.store.states import (
     states_of,
 )
 
-PAGE_BYTES = 8_192  # seven rows of 128 features
+PAGE_BYTES = 16_384  # three rows of 512 features; smaller pages hold one
 BUSY_SECONDS = 60
 ROWS_AT_ONCE = 1_000  # in one SELECT
 _SCHEMA = """
