@@ -65,9 +65,9 @@ def processes(place: Path) -> list[Tally]:
 
 def cluster(place: Path) -> list[Tally]:
     """A node of a Ray cluster is killed."""
-    from faults.ray_nodes import killed_node
+    from faults.ray_nodes import killed_node, reproduced
 
-    return [killed_node(place)]
+    return [killed_node(place), reproduced(place)]
 
 
 def scale(place: Path) -> list[Tally]:

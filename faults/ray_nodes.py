@@ -1,4 +1,4 @@
-"""A queue of runs on a Ray cluster of two nodes of this machine, one of which is killed in the middle.
+"""Queues of runs on a Ray cluster of two nodes of this machine, one of which is killed in the middle.
 
 Ray prefers an address that others can reach. To keep all of it on 127.0.0.1, have no other:
 ``unshare --net sh -c 'ip link set lo up; python -m faults cluster'``.
@@ -23,6 +23,8 @@ from nvdp.experiments.results import result_path
 
 PORT = 6399
 RAY = [str(Path(sys.executable).with_name("ray")), "start", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
+REPRODUCE = [sys.executable, "-m", "nvdp", "reproduce", "table1", "--budget", "quick", "--only", "learned"]
+RUNS, COMPARED = 6, "nvdp-learned"
 SMALL_NODE = ["--object-store-memory=80000000", "--disable-usage-stats"]
 
 
@@ -50,12 +52,7 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
             executor=lambda *order: run_on_ray(*order, address=f"127.0.0.1:{PORT}"),
         )  # fmt: skip
     finally:
-        for node in nodes:
-            try:
-                os.killpg(node.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-            node.wait()
+        end(nodes)
     tally.check(bool(killed), "one node killed while both ran", "no node was killed")
     local = Experiment("table1", "two runs", lambda budget: plan)
     run_queue(local, "quick", place / "local-results", place / "local-runs", jobs=1, device="cpu")
@@ -68,6 +65,50 @@ def killed_node(place: Path, steps: int = 400) -> Tally:
         )
         tally.check(ours == theirs, "scores equal", f"{run.name}: other scores")
     return tally
+
+
+def reproduced(place: Path, steps: int = 60) -> Tally:
+    """The command of docs/scale.md for many runs; a node is killed while both train, the other one goes on."""
+    tally = Tally("`nvdp reproduce --executor ray --address` on two Ray nodes, one killed while both train")
+    runs, out = place / "shared-runs", place / "shared-results"
+    nodes = [start_node(place, head=True), start_node(place, head=False)]
+    where = ["--executor", "ray", "--address", f"127.0.0.1:{PORT}", "--runs", str(runs), "--out", str(out)]
+    started = subprocess.Popen([*REPRODUCE, *where], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    try:
+        while started.poll() is None and not nodes[1].returncode:
+            begun = [log.parent for log in runs.rglob("log.csv") if steps_done(log.parent) > steps]
+            done = len(list(out.rglob("*.json")))
+            if len(begun) - done >= 2:  # a node has one CPU, so each trains one
+                os.killpg(nodes[1].pid, signal.SIGKILL)
+                nodes[1].wait()
+            time.sleep(0.1)
+        said = started.communicate()[1]
+        tally.check(started.returncode == 0, "the command ended well", said[-500:])
+        results = {file.stem: file for file in out.rglob("*.json")}
+        tally.check(len(results) == RUNS, f"all {RUNS} runs have a result", f"{len(results)} of {RUNS}")
+        before = {name: file.stat().st_mtime_ns for name, file in results.items()}
+        again = subprocess.run([*REPRODUCE, *where], capture_output=True, text=True)
+        after = {name: file.stat().st_mtime_ns for name, file in results.items()}
+        tally.check(again.returncode == 0 and before == after, "no run is repeated", again.stderr[-500:])
+    finally:
+        end(nodes)
+    tally.check(nodes[1].returncode == -signal.SIGKILL, "a node was killed", "no node was killed")
+    here = ["--runs", str(place / "here-runs"), "--out", str(place / "here-results")]
+    subprocess.run([*REPRODUCE[:-1], COMPARED, *here], check=True, capture_output=True)
+    (alone,) = (place / "here-results").rglob("*.json")
+    ours, theirs = (json.loads(file.read_text())["evaluation"] for file in (results[COMPARED], alone))
+    tally.check(ours == theirs, f"scores of {COMPARED} are those of one machine", "other scores")
+    return tally
+
+
+def end(nodes: "list[subprocess.Popen[bytes]]") -> None:
+    """SIGKILL to all processes of the nodes."""
+    for node in nodes:
+        try:
+            os.killpg(node.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        node.wait()
 
 
 def start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
@@ -89,7 +130,11 @@ def start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
     node = subprocess.Popen(
         [*RAY, *where, *SMALL_NODE, "--block"], stdout=log, stderr=log, env=environment, start_new_session=True
     )
-    time.sleep(60 if head else 30)
-    if node.poll() is not None:
-        raise RuntimeError(Path(log.name).read_text()[-2000:])
-    return node
+    for _ in range(180):
+        time.sleep(1.0)
+        said = Path(log.name).read_text()
+        if node.poll() is not None:
+            raise RuntimeError(said[-2000:])
+        if "Ray runtime started" in said:
+            return node
+    raise RuntimeError(f"the node does not start: {said[-2000:]}")

@@ -4,7 +4,6 @@
 """
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import torch
 
 import nvdp
 from faults.processes import started_by_torchrun
-from faults.ray_nodes import PORT, start_node
+from faults.ray_nodes import PORT, end, start_node
 from faults.tally import Tally
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "predict_on_ray.py"
@@ -30,9 +29,7 @@ def two_nodes(place: Path, tasks: int) -> list[Tally]:
     try:
         found = _predictions(place, tasks)
     finally:
-        for node in nodes:
-            os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
+        end(nodes)
     return [found, started_by_torchrun(place, 2)]
 
 
@@ -49,9 +46,8 @@ def _predictions(place: Path, tasks: int) -> Tally:
     ends = ["--low", "-2", "--high", "2", "--points", "5", "--address", ADDRESS]
     done = _run([sys.executable, str(EXAMPLE), MODEL, str(given), str(out), *ends])
     tally.numbers["tasks_per_second"] = round(tasks / (time.monotonic() - began))
-    tally.check(
-        done.returncode == 0, done.stdout.strip().replace(str(out), "a folder").rpartition("\n")[2], done.stderr[-500:]
-    )
+    told = done.stdout.strip().replace(str(out), "a folder").rpartition("\n")[2]
+    tally.check(done.returncode == 0, told, done.stderr[-500:])
     if done.returncode:
         return tally
     answers = pd.read_parquet(out).set_index("task")
