@@ -6,7 +6,7 @@ COPY src ./src
 RUN python -m venv /opt/nvdp \
  && /opt/nvdp/bin/pip install --no-cache-dir --require-hashes \
       --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.lock \
- && /opt/nvdp/bin/pip install --no-cache-dir --no-deps .
+ && /opt/nvdp/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 
 FROM python:3.11-slim
 COPY --from=build /opt/nvdp /opt/nvdp

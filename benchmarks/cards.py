@@ -1,6 +1,6 @@
 """Scores of the pretrained models by context size, for their cards: log-likelihood and coverage of intervals.
 
-    python benchmarks/cards.py            # gp, gp-nvdp and mnist; `python benchmarks/general.py` measures general
+    python benchmarks/cards.py            # all of MODELS; `python benchmarks/general.py` measures general
 
 Tasks are those of validation, with other context sizes; targets are all other points. The rows go into the scores.json
 of each model, which `nvdp info NAME` prints.
@@ -19,7 +19,7 @@ from nvdp.data.source import validation_tasks
 from nvdp.evaluation.joint import regrouped
 from nvdp.system import write_text
 
-MODELS = {"gp": "GP functions", "gp-nvdp": "GP functions", "mnist": "test images of MNIST"}
+MODELS = dict.fromkeys(("gp", "gp-nvdp", "gp-rates"), "GP functions") | {"mnist": "test images of MNIST"}
 SIZES, TASKS, SEED = (1, 3, 5, 10, 20, 50, 100), 512, 20220
 TARGETS = 100
 

@@ -44,7 +44,7 @@ def growth_table() -> pd.DataFrame:
 
 def predictors(names: list[str], folder: Path) -> Iterator[tuple[str, Predictor, int | None]]:
     """Name, model and number of inputs of everything that is tried."""
-    for name in ("gp-nvdp", "gp", "general", "mnist", "omniglot"):
+    for name in ("gp-nvdp", "gp", "gp-rates", "general", "mnist", "omniglot"):
         yield name, nvdp.load(name), None
     yield "general, 3 inputs", nvdp.load("general"), 3
     growth_table().to_csv(folder / "growth.csv", index=False)

@@ -14,40 +14,11 @@ from typing import Any
 HERE = Path(__file__).resolve().parent.parent
 EVALUATIONS = (2, 3, 4, 6, 8, 10)
 DEVELOPERS = ("dev", "docs", "release", "mutants")  # extras that only work on the package needs
-GROWTH = {"pigs": "Pigs, weight in kg", "spruces": "Spruces, log size"}
 
 
 def result(path: str) -> dict[str, Any] | None:
     file = HERE / "results" / path
     return json.loads(file.read_text()) if file.exists() else None
-
-
-def scores(rows: dict[str, dict[str, float]]) -> str:
-    lines = ["| | LL | RMSE | in the 90 % interval |", "| --- | --- | --- | --- |"]
-    for name, row in rows.items():
-        lines.append(f"| {name} | {row['LL']:.2f} | {row['RMSE']:.3g} | {100 * row['coverage90']:.1f} % |")
-    return "\n".join(lines)
-
-
-def growth() -> str:
-    parts = []
-    for name, title in GROWTH.items():
-        found = result(f"longitudinal/{name}.json")
-        if found is None:
-            parts.append(f"{title}: made by `python examples/growth_curves.py --set {name}`.")
-            continue
-        cases = found["scores"]["nvdp"]["cases"]
-        parts.append(f"{title}: {found['tasks']['scored']} series, {cases} contexts.\n\n{scores(found['scores'])}")
-        parts.append(
-            f"![Four {name} that the final model was not trained on: a few points of each, the prediction from them, "
-            f"and the other points](figures/growth-{name}.png)"
-        )
-    return "\n\n".join(parts)
-
-
-def simulator() -> str:
-    found = result("longitudinal/sim_to_real.json")
-    return scores(found["scores"]) if found else "Made by `python examples/sim_to_real.py`."
 
 
 METHODS = {
@@ -373,7 +344,7 @@ def fill(page: str, **texts: str) -> None:
 
 
 if __name__ == "__main__":
-    fill("examples.md", growth=growth(), simulator=simulator(), images=images())
+    fill("examples.md", images=images())
     fill("store.md", store=store())
     fill("install.md", install=install())
     fill("export.md", export=export())
