@@ -1,12 +1,16 @@
 # The page of `nvdp serve`: locked versions, a user without rights, a health check.
 FROM python:3.11-slim AS build
 WORKDIR /src
-COPY requirements.lock pyproject.toml README.md LICENSE ./
-COPY src ./src
+COPY requirements.lock constraints.txt pyproject.toml README.md LICENSE ./
 RUN python -m venv /opt/nvdp \
  && /opt/nvdp/bin/pip install --no-cache-dir --require-hashes \
-      --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.lock \
- && /opt/nvdp/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+      --extra-index-url https://download.pytorch.org/whl/cpu -r requirements.lock
+COPY src ./src
+# The tools that build the wheel have exact versions, too, and stay out of the image.
+RUN python -m venv /opt/build \
+ && /opt/build/bin/pip install --no-cache-dir --constraint constraints.txt build hatchling \
+ && /opt/build/bin/python -m build --wheel --no-isolation --outdir /dist . \
+ && /opt/nvdp/bin/pip install --no-cache-dir --no-index --no-deps /dist/nvdp-*.whl
 
 FROM python:3.11-slim
 COPY --from=build /opt/nvdp /opt/nvdp

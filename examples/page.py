@@ -185,11 +185,11 @@ def store() -> str:
     for title, name in rows.items():
         lines.append(f"| {title} | {' | '.join(f'{each[name]:,.0f}' for each in stores.values())} |")
     whole = " and ".join(f"{each['bytes'] / 1e9:.2f} GB on {name}" for name, each in stores.items())
-    million = " and ".join(
-        f"{1e6 / each['fill_per_second'] / 60:.0f} minutes on {name}" for name, each in stores.items()
+    times = " and ".join(
+        f"{each['tasks'] / each['fill_per_second'] / 60:.1f} minutes on {name}" for name, each in stores.items()
     )
-    note = f"These tasks take {whole}. Server and client share {found['cores']} cores; seconds are of wall time."
-    note += f" At this speed a million tasks are filled in within {million}."
+    note = f"These tasks take {whole}; filling took {times}. Server and client share {found['cores']} cores; seconds are"
+    note += " of wall time. The server waits for its disk at every transaction; the file does so with `power_safe=True`."
     return "\n".join([*lines, "", note])
 
 

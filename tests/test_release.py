@@ -127,3 +127,10 @@ def test_the_lock_is_complete_and_has_the_versions_of_the_constraints() -> None:
 def test_every_locked_package_has_a_hash() -> None:
     entries = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip())
     assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_the_container_is_built_from_files_that_are_sent_to_it():
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert {name for line in copied for name in line.split()} == sent
+    assert all((ROOT / name).exists() for name in sent)
