@@ -188,8 +188,9 @@ def store() -> str:
     times = " and ".join(
         f"{each['tasks'] / each['fill_per_second'] / 60:.1f} minutes on {name}" for name, each in stores.items()
     )
-    note = f"These tasks take {whole}; filling took {times}. Server and client share {found['cores']} cores; seconds are"
-    note += " of wall time. The server waits for its disk at every transaction; the file does so with `power_safe=True`."
+    note = f"These tasks take {whole}; filling took {times}. Server and client share {found['cores']} cores;"
+    note += " seconds are of wall time. The server waits for its disk at every transaction; the file does so with"
+    note += " `power_safe=True`."
     return "\n".join([*lines, "", note])
 
 
