@@ -13,7 +13,7 @@ from nvdp.experiments.report_tables import (
     standard_error,
 )
 from nvdp.experiments.results import Result
-from nvdp.experiments.studies import ALIVE_SEEDED, ALIVE_SEEDS, RIVAL_SEEDS, RIVALS, TNP_MODELS
+from nvdp.experiments.studies import ALIVE_SEEDS, RIVAL_SEEDS, RIVALS, STD_OF_NETWORK, TNP_MODELS, WITHOUT_KL
 
 CLEAR = 2.0  # standard errors from which a difference is called clear
 SIZES = ("3", "5", "10", "20")  # of contexts whose targets are scored together
@@ -128,9 +128,9 @@ def alive_table(results: Results) -> str:
     return markdown_table(head, lines) if lines else ""
 
 
-def prior_differences(results: Results, score: str = "LL") -> list[float]:
+def prior_differences(results: Results, base: str, score: str = "LL") -> list[float]:
     """LL (or, as ``joint``, that of targets together at 5 points) with the variational prior minus without, by seed."""
-    rows, (base, without) = results.runs("alive"), ALIVE_SEEDED
+    rows, without = results.runs("alive"), WITHOUT_KL[base]
     names = [(base, without), *((f"{base}-seed-{seed}", f"{without}-seed-{seed}") for seed in ALIVE_SEEDS)]
     pairs = [(rows[a], rows[b]) for a, b in names if a in rows and b in rows]
     return paired_difference([_score(a, score) for a, _ in pairs], [_score(b, score) for _, b in pairs])
@@ -144,13 +144,16 @@ def _score(result: Result, score: str) -> float:
 
 def alive_in_words(results: Results) -> str:
     """What the variational prior is worth under the same objective."""
-    words = []
-    for score, title in (("LL", "*LL E log*"), ("joint", "targets together at 5 points")):
-        gaps = prior_differences(results, score)
-        if len(gaps) > 1:
-            words.append(f"{title} {statistics.mean(gaps):+.3f} ± {standard_error(gaps):.3f}")
-    seeds = len(prior_differences(results))
-    return f"With the variational prior minus without it (`kl-0`), {seeds} seeds: {'; '.join(words)}." if words else ""
+    sentences = []
+    for base, without in WITHOUT_KL.items():
+        words = []
+        for score, title in (("LL", "*LL E log*"), ("joint", "targets together at 5 points")):
+            gaps = prior_differences(results, base, score)
+            if len(gaps) > 1:
+                words.append(f"{title} {statistics.mean(gaps):+.3f} ± {standard_error(gaps):.3f}")
+        if words:
+            sentences.append(f"- `{base}` minus `{without}`, {len(gaps)} seeds: {'; '.join(words)}.")
+    return "\n".join(["With the variational prior minus without it:", "", *sentences]) if sentences else ""
 
 
 def rivals_table(results: Results) -> str:
@@ -254,7 +257,7 @@ def _claims(results: Results) -> Iterator[tuple[str, str, str]]:
     for title, rows in tables.items():
         if "nvdp" in rows:
             yield f"{title}: NVDP is first of the six models", *_first(rows)
-    gaps = prior_differences(results)
+    gaps = prior_differences(results, STD_OF_NETWORK)
     if len(gaps) > 1:
         mean, error = statistics.mean(gaps), standard_error(gaps)
         yield "The variational prior helps NVDP (last layer integrated out)", *_signed(mean, error, "`results/alive`")
