@@ -65,9 +65,16 @@ def processes(place: Path) -> list[Tally]:
 
 def cluster(place: Path) -> list[Tally]:
     """A node of a Ray cluster is killed."""
-    from faults.ray_nodes import killed_node, reproduced
+    from faults.ray_nodes import killed_node
 
-    return [killed_node(place), reproduced(place)]
+    return [killed_node(place)]
+
+
+def queue(place: Path) -> list[Tally]:
+    """The command for many runs on a cluster."""
+    from faults.ray_nodes import reproduced
+
+    return [reproduced(place)]
 
 
 def scale(place: Path) -> list[Tally]:
@@ -161,6 +168,7 @@ SECTIONS: dict[str, Callable[[Path], list[Tally]]] = {
         numbers,
         processes,
         cluster,
+        queue,
         scale,
         postgres,
         services,

@@ -9,7 +9,7 @@ from nvdp.system import write_text
 
 ORDER = (
     "interruptions", "files", "memory", "stored", "postgres", "services", "hostile", "service", "numbers", "properties",
-    "processes", "cluster", "scale", "threads", "streaming", "mutants", "coverage",
+    "processes", "cluster", "queue", "scale", "threads", "streaming", "mutants", "coverage",
 )  # fmt: skip
 LONG = 20_000  # steps of a run that counts as one
 TITLES = {
@@ -23,6 +23,7 @@ TITLES = {
     "properties": "Properties of all models",
     "processes": "Several processes for one run",
     "cluster": "Many runs on a cluster",
+    "queue": "The command for many runs, on two nodes",
     "scale": "Commands of the page about several machines, on two nodes",
     "postgres": "A store on a PostgreSQL server",
     "services": "Services that share a store",

@@ -23,8 +23,8 @@ from nvdp.experiments.results import result_path
 
 PORT = 6399
 RAY = [str(Path(sys.executable).with_name("ray")), "start", "--node-ip-address=127.0.0.1", "--num-cpus=1"]
-REPRODUCE = [sys.executable, "-m", "nvdp", "reproduce", "table1", "--budget", "quick", "--only", "learned"]
-RUNS, COMPARED = 6, "nvdp-learned"
+REPRODUCE = [sys.executable, "-m", "nvdp", "reproduce", "table1", "--budget", "quick", "--only", "vp-learned"]
+RUNS, COMPARED = 2, "np+vp-learned"
 SMALL_NODE = ["--object-store-memory=80000000", "--disable-usage-stats"]
 
 
