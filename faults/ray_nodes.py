@@ -129,7 +129,7 @@ def start_node(place: Path, head: bool) -> "subprocess.Popen[bytes]":
     node = subprocess.Popen(
         [*RAY, *where, *SMALL_NODE, "--block"], stdout=log, stderr=log, env=environment, start_new_session=True
     )
-    for _ in range(180):
+    for _ in range(300):
         time.sleep(1.0)
         said = Path(log.name).read_text()
         if node.poll() is not None:

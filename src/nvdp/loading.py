@@ -326,13 +326,20 @@ def card_lines(card: dict[str, Any]) -> list[str]:
     lines += [f"{name}: {_text(score)}" for name, score in card.get("scores", {}).items()]
     if "coverage" in card:
         lines.append(f"intervals cover: {_text(card['coverage'])}")
-    return lines + [_text(row) for row in card.get("by_context", [])]
+    return lines + [_row_text(row) for row in card.get("by_context", [])]
 
 
 def _text(score: Any) -> str:
     if isinstance(score, dict):
         return ", ".join(f"{name} {_text(value)}" for name, value in score.items())
     return f"{score:.4g}" if isinstance(score, float) else str(score)
+
+
+def _row_text(row: dict[str, Any]) -> str:
+    """Scores at one context size."""
+    levels = [level for level in (90, 50) if f"coverage{level}" in row]
+    inside = "".join(f", {row[f'coverage{level}']:.1%} inside {level} % intervals" for level in levels)
+    return f"{row['data']}, context of {row['context']}: LL {row['LL']:.2f}{inside}"
 
 
 def pretrained_card(name: str) -> dict[str, Any]:

@@ -18,6 +18,9 @@ plain = ModelSpec("their-cnp", "A CNP of another package", "likelihood",
                   regression=partial(NeuralProcess, latent=False, deterministic=True))
 taken = ModelSpec("nvdp", "A name that is taken", "likelihood")
 number = 3
+
+def __getattr__(name):
+    raise SystemExit("no\\nlicence") if name == "leaving" else AttributeError(name)
 """
 
 
@@ -59,6 +62,7 @@ def test_a_model_of_another_package_is_listed_trained_and_loaded(other_package, 
         ("theirs_nvdp:number", "is no ModelSpec but a int"),
         ("theirs_nvdp:absent", "cannot be loaded"),
         ("not_there:spec", "cannot be loaded"),
+        ("theirs_nvdp:leaving", "cannot be loaded: SystemExit: no licence"),
     ],
 )
 def test_one_that_cannot_be_used_is_left_out_with_a_note(other_package, entry, words):

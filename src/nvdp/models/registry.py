@@ -205,8 +205,9 @@ def add_installed_models() -> None:
     for entry in entry_points(group=GROUP):
         try:
             spec = entry.load()
-        except Exception as error:  # it is code of another package
-            warnings.warn(f"the model {entry.value} cannot be loaded: {error}", NameNote, stacklevel=2)
+        except (Exception, SystemExit) as error:  # it is code of another package
+            said = " ".join(f"{type(error).__name__}: {error}".split())
+            warnings.warn(f"the model {entry.value} cannot be loaded: {said}", NameNote, stacklevel=2)
             continue
         if not isinstance(spec, ModelSpec):
             warnings.warn(f"{entry.value} is no ModelSpec but a {type(spec).__name__}", NameNote, stacklevel=2)

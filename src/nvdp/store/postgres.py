@@ -5,10 +5,10 @@ transaction is on the server's disk. After the server was restarted, the next ca
 """
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from nvdp.errors import InputError
 from nvdp.store.states import STORE_VERSION, MadeBy, Row, States, check_about, compare, rows_of, states_of
@@ -26,8 +26,16 @@ CREATE TABLE nvdp_task (id TEXT PRIMARY KEY, count BIGINT NOT NULL, sums BYTEA N
 
 
 def is_url(place: object) -> bool:
-    """Whether a store is on a server."""
-    return str(place).startswith(("postgresql://", "postgres://"))
+    """Whether a store is on a server; a URL of something else is refused.
+
+    >>> is_url("postgresql://db.example/trees"), is_url("trees.db")
+    (True, False)
+    """
+    if str(place).startswith(("postgresql://", "postgres://")):
+        return True
+    if isinstance(place, str) and "://" in place:
+        raise InputError(f"a store is a file or a URL postgresql://…; got {place.partition('://')[0]}://…")
+    return False
 
 
 class StateTable:
@@ -179,6 +187,10 @@ def check_table_exists(url: str) -> None:
 
 def connect(url: str) -> "Connection[Any]":
     """A connection whose statements are transactions of their own."""
+    before = url.partition("://")[2].rpartition("@")[0]
+    if re.search(r"[@/?#\[\]]", before) or re.search(r"%(?![0-9a-fA-F]{2})|\s", url):  # an error would quote a part
+        hint = "characters of a name or password that are none of letters and digits are written %25, %2F, %40 …"
+        raise InputError(f"{without_password(url)} cannot be used as a store of tasks: {hint}")
     return driver().connect(url, autocommit=True, connect_timeout=CONNECT_SECONDS)
 
 
@@ -200,22 +212,24 @@ def read_about(db: "Connection[Any]", place: str) -> dict[str, Any]:
         raise InputError(f"{place} is damaged: it has one of the tables nvdp_store and nvdp_task only")
     about: dict[str, Any] = dict(db.execute("SELECT key, value FROM nvdp_store").fetchall())
     if "encoder" in about:
-        texts = {key: value.decode() for key, value in about.items() if key != "encoder"}
+        texts = {key: value.decode(errors="replace") for key, value in about.items() if key != "encoder"}
         numbers = {key: int(texts[key]) for key in ("version", "features") if texts.get(key, "").isdigit()}
         about = {"encoder": about["encoder"], **texts, **numbers}
     return check_about(about, place)
 
 
 def without_password(url: str) -> str:
-    """The address of a store as it may be shown.
+    """The address of a store as it may be shown, even if the URL is no good one.
 
-    >>> without_password("postgresql://ann:secret@db.example/trees")
-    'postgresql://ann@db.example/trees'
+    >>> without_password("postgresql://ann:secret@db.example/trees?password=secret&connect_timeout=3")
+    'postgresql://ann@db.example/trees?connect_timeout=3'
+    >>> without_password("postgresql://ann:se/c@ret@[::1/trees")
+    'postgresql://ann@[::1/trees'
     """
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    kept = "&".join(each for each in parts.query.split("&") if not each.lower().startswith("password"))
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}{at}{host}", query=kept))
+    scheme, _, rest = url.partition("://")
+    before, at, after = rest.rpartition("@")
+    shown = f"{scheme}://{before.partition(':')[0]}{at}{after}"
+    return re.sub(r"(?<=[?&])(ssl)?password=[^&]*&?", "", shown, flags=re.IGNORECASE).rstrip("?&")
 
 
 @contextmanager
