@@ -9,6 +9,7 @@ import torch
 import nvdp
 from nvdp.data.gp import GPTasks
 from nvdp.evaluation.gates import Gate, gates, mean_over_tasks, next_task, rate_gates, verdict
+from nvdp.evaluation.run import evaluate_run
 from nvdp.models.registry import build_model
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"
@@ -66,3 +67,8 @@ def test_the_verdict_names_what_the_numbers_show():
     assert "but not the doubt" in said(1.0, 0.1, [0.3, 0.3])
     assert "m is deterministic" in said(0.0, 0.1, [0.01, 0.01])
     assert "m is a Bayesian last layer" in said(0.0, 0.9, [0.01, 0.3])
+
+
+def test_gates_of_a_few_tasks_are_refused():
+    with pytest.raises(nvdp.InputError, match="at least 16 tasks"):
+        evaluate_run(WEIGHTS / "gp", tasks=64, joint=4, ask_gates=True)

@@ -26,6 +26,7 @@ VALIDATION_SEED = 20_220  # names the validation set of all published numbers
 DEFAULT_TASKS = {"regression": 2_048, "classification": 600}  # the latter is the paper's
 JOINT_TASKS = 64  # of regression: their targets are also scored together
 OWN_CONTEXTS = 1_024  # of tasks with few points: the same, given their own contexts
+GATE_TASKS = 16  # of fewer, answers would be chance
 QUERIES = 15  # of a class
 MAX_NUMBERS = 1 << 22  # in the inputs of tasks that are scored together, once for each output
 
@@ -96,6 +97,8 @@ def evaluate_run(
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
     if tasks < 1 or (samples is not None and samples < 1):
         raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
+    if ask_gates and min(tasks, joint) < GATE_TASKS:
+        raise InputError(f"gates need at least {GATE_TASKS} tasks (--tasks, --joint); got {min(tasks, joint)}")
     if config.episodes is None:
         if shape not in (None, EpisodeShape()):
             options = "--way, --shot, --queries and --transductive"
@@ -127,7 +130,7 @@ def evaluate_run(
         **({} if together is None else {"joint": together}),
         **({} if own is None else {"own_contexts": own}),
         **(
-            gates(model, list(validation_tasks(plan.source, seed, min(tasks, max(joint, 2)))), together, seed)
+            gates(model, list(validation_tasks(plan.source, seed, min(tasks, joint))), together, seed)
             if ask_gates
             else {}
         ),
