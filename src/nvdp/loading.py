@@ -325,7 +325,8 @@ def card_lines(card: dict[str, Any]) -> list[str]:
         lines.append(f"training took {card['steps']:,} steps and {card['seconds']:,.0f} seconds{note}")
     lines += [f"{name}: {_text(score)}" for name, score in card.get("scores", {}).items()]
     if "coverage" in card:
-        lines.append(f"intervals cover: {_text(card['coverage'])}")
+        shares = ", ".join(f"{share:.1%} inside {level}" for level, share in card["coverage"].items())
+        lines.append(f"intervals cover: {shares}")
     return lines + [_row_text(row) for row in card.get("by_context", [])]
 
 
