@@ -8,11 +8,18 @@ from torch.distributions import MultivariateNormal
 
 from nvdp.data.gp import NOISE, GPTasks, MaternTNPTasks, TNPTasks
 from nvdp.evaluation.inferred import InferredGP
-from nvdp.evaluation.joint import fed_back, gaussian_joint, joint_scores, own_contexts, regrouped
+from nvdp.evaluation.joint import (
+    fed_back,
+    gaussian_joint,
+    joint_scores,
+    own_contexts,
+    own_targets_fed_back,
+    regrouped,
+)
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
-from nvdp.tasks import PointSet
+from nvdp.tasks import PointSet, TaskBatch
 
 
 @pytest.fixture(scope="module")
@@ -108,6 +115,16 @@ def test_feeding_back_encodes_every_target_once_where_sums_are_enough(small_conf
     monkeypatch.setattr(model.encoder, "encode", counted)
     assert torch.allclose(fed_back(model, tasks).float(), again, rtol=1e-4)
     assert encoded == [5, 5] + 11 * [1]  # the context for its posterior and for its sums, then each target
+
+
+def test_tasks_of_different_sizes_are_fed_back_as_each_by_itself(small_config):
+    model = build_model(small_config("cnp")).eval()
+    batch = TNPTasks().validation_chunk(seed=2, chunk=0).first(3)
+    together = own_targets_fed_back(model, batch)
+    for task in range(3):
+        real, parts = batch.mask[task], (batch.x, batch.y, batch.is_context, batch.mask)
+        alone = TaskBatch(*(part[task, real][None] for part in parts))
+        assert together[task].item() == pytest.approx(fed_back(model, alone).item(), rel=1e-4)
 
 
 def test_a_gaussian_is_fitted_to_functions_and_noise(generator):

@@ -208,8 +208,8 @@ def own_contexts(
 ) -> dict[str, Any] | None:
     """All targets of each task together, given the task's own context, in nats per scalar output.
 
-    The best of what a model has: its closed form, or the mixture over sampled functions. Of GP functions also the
-    `ceiling`, a GP that must infer the kernel.
+    The best of what a model has: its closed form, or the mixture over sampled functions; and targets fed back one by
+    one. Of GP functions also the `ceiling`, a GP that must infer the kernel.
 
     Args:
         model: A regression model.
@@ -218,13 +218,14 @@ def own_contexts(
         samples: Functions.
 
     Returns:
-        ``together``, its ``stderr``, ``tasks`` and ``ceiling``; None if a task has more than `TARGETS` points.
+        ``together`` and ``fed_back`` with their standard errors, ``tasks`` and ``ceiling``; None if a task has more
+        than `TARGETS` points.
     """
     if max(batch.x.shape[1] for batch in batches) > TARGETS:
         return None
     model.eval()
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    together, ceiling = RunningMoments(), RunningMoments()
+    together, chain, ceiling = RunningMoments(), RunningMoments(), RunningMoments()
     for batch in batches:
         tasks = batch.to(device).to(dtype)
         target, posterior = tasks.target, model.posterior_given(tasks.context)
@@ -233,10 +234,27 @@ def own_contexts(
             density = posterior.joint_log_prob(target, samples, derived_generator(seed, "own", device=device))
         count = batch.target.mask.sum(-1).clamp(min=1)
         together.add(density.cpu() / (count * target.y.shape[-1]))
+        chain.add(own_targets_fed_back(model, tasks) / (count * target.y.shape[-1]))
         if isinstance(batch, GPTaskBatch):
             ceiling.add(InferredGP(smallest_std(model.config)).joint_log_prob(batch) / count)
     row = {"together": together.mean, "stderr": together.stderr, "tasks": together.count}
+    row |= {"fed_back": chain.mean, "fed_back_stderr": chain.stderr}
     return row | ({"ceiling": ceiling.mean} if ceiling.count else {})
+
+
+@torch.no_grad()
+def own_targets_fed_back(model: MetaModel[Any], tasks: TaskBatch) -> Float[Tensor, " task"]:
+    """`fed_back` of tasks whose contexts and targets differ in number, each adapted anew for every target."""
+    target = tasks.target.mask
+    place = target.cumsum(-1)
+    total = torch.zeros(len(tasks), dtype=torch.float64)
+    for turn in range(1, int(place.max()) + 1):
+        now, known = target & (place == turn), tasks.is_context | (target & (place < turn))
+        which = now.long().argmax(-1)[:, None, None]
+        x, y = (part.gather(1, which.expand(-1, -1, part.shape[-1])) for part in (tasks.x, tasks.y))
+        log_prob = model.posterior_given(PointSet(tasks.x, tasks.y, known)).predict(x).log_prob(y).sum((-2, -1))
+        total += (log_prob * now.any(-1)).double().cpu()
+    return total
 
 
 def _first_points(tasks: Any, points: int) -> Any:

@@ -185,25 +185,29 @@ def tnp_table(results: Results) -> str:
         for name, row in found.items():
             each, own = row["evaluation"], row["evaluation"].get("own_contexts")
             together = "" if own is None else f"{own['together']:.3f} ± {own['stderr']:.3f}"
+            chain = f"{own['fed_back']:.3f} ± {own['fed_back_stderr']:.3f}" if own and "fed_back" in own else ""
             single = each["scores"]["PLL"]
-            cells = [kernel, f"`{name}`", f"{single['mean_parameters']:.3f} ± {single['stderr']:.3f}", together]
+            cells = [kernel, f"`{name}`", f"{single['mean_parameters']:.3f} ± {single['stderr']:.3f}", together, chain]
             lines.append([*cells, f"{row['steps']:,}", f"{row['seconds']:.0f}"])
         if found:
             each = next(iter(found.values()))["evaluation"]
             own = each.get("own_contexts", {})
             joint = f"{own['ceiling']:.3f}" if "ceiling" in own else ""
-            lines.append([kernel, "GP that must infer its kernel", f"{each['attainable']['PLL']:.3f}", joint, "", ""])
+            single = f"{each['attainable']['PLL']:.3f}"
+            lines.append([kernel, "GP that must infer its kernel", single, joint, joint, "", ""])
             place = list(TNP_TASKS).index(task)
             lines += [
                 [kernel, f"{name}, published", *_published(name, scores[place]), "100,000", ""]
                 for name, scores in PUBLISHED.items()
             ]
-    return markdown_table(["kernel", "model", "single points", "together", "steps", "seconds"], lines) if lines else ""
+    head = ["kernel", "model", "single points", "together", "fed back", "steps", "seconds"]
+    return markdown_table(head, lines) if lines else ""
 
 
-def _published(name: str, score: float) -> tuple[str, str]:
-    """TNP-A and TNP-ND model targets together, TNP-D one by one."""
-    return (f"{score:.2f}", "") if name == "TNP-D" else ("", f"{score:.2f}")
+def _published(name: str, score: float) -> tuple[str, str, str]:
+    """TNP-D predicts targets by themselves, TNP-ND together, TNP-A one after another."""
+    single, together, chain = (f"{score:.2f}" if name == own else "" for own in ("TNP-D", "TNP-ND", "TNP-A"))
+    return single, together, chain
 
 
 def claims_table(results: Results) -> str:
