@@ -25,7 +25,8 @@ import torch
 from nvdp.data.tables import Columns
 from nvdp.plots.tables import TablePanel, figure_tables
 from nvdp.system import use_threads
-from nvdp.tables.fit import HowToFit, TableFit, fit_table
+from nvdp.tables.fit import TableFit, fit_table
+from nvdp.tables.fitted import HowToFit
 from nvdp.tables.rivals import scoring_task
 
 HERE = Path(__file__).resolve().parent.parent

@@ -157,8 +157,8 @@ class Predictor:
 
         check_outputs([Path(path), Path(path).with_suffix(".pdf")], force=force)
 
-        names = ("x", "y") if self.columns is None else (self.columns.x[0], self.columns.y[0])
-        return figure_tables([task_panel(self, x, y, others)], path, *names)
+        names = self.columns or Columns(None, ("x",), ("y",))
+        return figure_tables([task_panel(self, x, y, others)], path, names.x[0], names.y[0], names.x[0] in names.dates)
 
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
@@ -294,7 +294,8 @@ def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
         return card
     inputs, outputs = ", ".join(columns.x), ", ".join(columns.y)
     ranges = zip(columns.x, units.x_low, units.x_high, strict=False)  # given columns come after those of x
-    learned = ", ".join(f"{name} from {low:g} to {high:g}" for name, low, high in ranges)
+    ends = ((name, *(f"{end:g}" if name not in columns.dates else end for end in pair)) for name, *pair in ranges)
+    learned = ", ".join(f"{name} from {' to '.join(columns.written(name, list(pair)))}" for name, *pair in ends)
     what = columns.task or "task"
     own = {size: scores.get(report["model"], {}) for size, scores in report.get("by_context", {}).items()}
     measured = ("LL", "coverage90", "coverage50")
@@ -404,7 +405,8 @@ def fit_of(folder: Path) -> dict[str, Any] | None:
 def _columns(names: dict[str, Any]) -> Columns:
     levels = tuple(tuple(each) for each in names.get("levels", ()))
     x, y, given = (tuple(names.get(part, ())) for part in ("x", "y", "given"))
-    return Columns(names["task"], x, y, names.get("group"), given, levels, tuple(names.get("log", ())))
+    log, dates = (tuple(names.get(part, ())) for part in ("log", "dates"))
+    return Columns(names["task"], x, y, names.get("group"), given, levels, log, dates)
 
 
 def _neighbours(path: Path, names: list[str] | None) -> Neighbours | None:

@@ -12,7 +12,7 @@ import pytest
 from command_line import nvdp
 from typer.testing import CliRunner
 
-from nvdp.cli import app, data, evaluate, fit, runs, score, store  # noqa: F401  (they add their commands)
+from nvdp.cli import app, data, evaluate, fit, predict, runs, score, store  # noqa: F401  (they add their commands)
 from nvdp.errors import FarNote, InputError
 from nvdp.tables import NVDPRegressor
 
@@ -79,7 +79,9 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("place", ["nvdp.tables.fit.score_cases", "nvdp.loading.save_model", "nvdp.loading.write_text"])
+@pytest.mark.parametrize(
+    "place", ["nvdp.tables.scores.score_cases", "nvdp.loading.save_model", "nvdp.loading.write_text"]
+)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path, monkeypatch, place, number):
     growth().to_csv(tmp_path / "table.csv", index=False)
@@ -101,7 +103,8 @@ def test_a_killed_fit_leaves_no_model_and_is_in_nobodys_way(tmp_path):
 
 def test_a_fit_tells_which_tasks_it_left_out_and_how_many_it_scored(tmp_path, monkeypatch):
     monkeypatch.setattr("nvdp.tables.rivals.SCORED_CASES", 2)
-    monkeypatch.setattr("nvdp.tables.fit.SCORED_CASES", 2)
+    for module in ("fit", "scores"):
+        monkeypatch.setattr(f"nvdp.tables.{module}.SCORED_CASES", 2)
     monkeypatch.setattr("nvdp.tables.fit.MOST_ROWS", 8)
     short = pd.DataFrame({"tree": ["p", "q", "r"], "day": [1.0, 2.0, 3.0], "size": [1.0, 2.0, 3.0]})
     result = fitted(pd.concat([growth(20), growth(1, rows=9).assign(tree="long"), short]), tmp_path)
@@ -234,7 +237,7 @@ def test_a_prediction_in_parts_is_that_of_all_rows_together(model, tmp_path, mon
     growth(2, rows=9, seed=1).to_csv(new, index=False)
     texts = []
     for rows in (4, 8_192):
-        monkeypatch.setattr("nvdp.cli.tables.ROWS_AT_ONCE", rows)
+        monkeypatch.setattr("nvdp.tables.predict.ROWS_AT_ONCE", rows)
         assert run("predict", model, "--context", new, "--at", new, "--out", tmp_path / f"{rows}.csv").exit_code == 0
         texts.append(pd.read_csv(tmp_path / f"{rows}.csv"))
     pd.testing.assert_frame_equal(*texts, rtol=1e-5)

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from nvdp.data.tables import Columns, read_frame, read_tasks, split_tasks
+from nvdp.data.table_files import read_frame
+from nvdp.data.tables import Columns, read_tasks, split_tasks
 from nvdp.errors import InputError
 
 COLUMNS = Columns("tree", ("day",), ("size",))
@@ -124,14 +125,14 @@ def test_packed_tables_are_read_and_never_unpacked_without_end(tmp_path, monkeyp
     with gzip.open(path, "wt") as file:
         file.write("tree,day,size\n" + "a,1,2\n" * 1_000)
     assert len(read_tasks(path, COLUMNS).tasks[0].x) == 1_000
-    monkeypatch.setattr("nvdp.data.tables.MOST_CELLS", 600)
+    monkeypatch.setattr("nvdp.data.table_files.MOST_CELLS", 600)
     with pytest.raises(InputError, match="holds more than 600 cells; write it as a folder of Parquet files"):
         read_tasks(path, COLUMNS)
     pd.DataFrame({"tree": ["a"] * 300, "day": 1.0, "size": 2.0}).to_parquet(tmp_path / "table.parquet")
     with pytest.raises(InputError, match="holds 900 cells; 600 are read at once"):
         read_tasks(tmp_path / "table.parquet", COLUMNS)
     monkeypatch.undo()
-    monkeypatch.setattr("nvdp.data.tables.MOST_LINE", 50)
+    monkeypatch.setattr("nvdp.data.table_files.MOST_LINE", 50)
     with gzip.open(path, "at") as file:
         file.write("a,1," + "2" * 100)
     with pytest.raises(InputError, match="line 1002 has more than 50 characters"):

@@ -1,5 +1,7 @@
 """Rivals: the last value carried forward, contexts that come first, and factors of calibration."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,9 +9,9 @@ import torch
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
-from nvdp.tables.calibration import SIZES, adjusted, best_tail
-from nvdp.tables.fit import verdict
+from nvdp.tables.calibration import SIZES, Errors, adjusted, best_tail
 from nvdp.tables.rivals import last_value, scored_cases
+from nvdp.tables.scores import verdict
 from nvdp.tables.tasks import folds_of_groups, split_groups
 from nvdp.tasks import Task, TaskBatch
 from nvdp.units import Units
@@ -37,16 +39,28 @@ def test_a_forecast_is_scored_on_what_comes_later():
         assert case.x_context.max() < case.x_target.min()
 
 
-def test_intervals_that_are_too_narrow_get_a_factor_above_one_and_few_tasks_change_little():
+def test_intervals_that_are_too_narrow_get_a_factor_above_one():
     model = build_model(ModelConfig("cnp")).eval()
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 20, 1, generator=generator)
-    y = 8 * torch.randn(60, 20, 1, generator=generator)
+    x = torch.randn(64, 20, 1, generator=generator)
+    y = 8 * torch.randn(64, 20, 1, generator=generator)
     batches = [TaskBatch.first_points_as_context(x, y, size) for size in (2, 8)]
-    many, few = (adjusted(model, None, False, batches, tasks) for tasks in (1_000, 3))
-    assert many.sizes == SIZES
-    assert min(many.factors + many.factors_ahead) > 2
-    assert 1 < max(few.factors) < 1.5
+    found = adjusted(model, None, False, batches, 64)
+    assert found.sizes == SIZES
+    assert min(found.factors + found.factors_ahead) > 2
+
+
+def test_a_factor_of_few_tasks_is_drawn_further_towards_what_is_believed():
+    def factor(tasks):
+        scale = torch.linspace(0.5, 2.5, tasks).repeat_interleave(8)  # a task's errors are large or small together
+        number = torch.arange(tasks).repeat_interleave(8)
+        same = torch.ones(len(scale))
+        errors = Errors(scale, same, same.long(), same.bool(), number)
+        assert errors.log_factor(0.0, 1e6) == pytest.approx(math.log(0.5 + 2.0 * 0.9), abs=0.1)
+        assert errors.log_factor(0.3, 1e-6) == pytest.approx(0.3, abs=1e-3)
+        return errors.log_factor(0.0, 0.1)
+
+    assert 0.0 < factor(5) < 0.5 * factor(500)
 
 
 def test_the_first_line_says_which_rival_is_better():

@@ -1,38 +1,24 @@
-"""Commands for a table of many short series: fit and predict."""
+"""The command that fits a model to a table of many short series: ``nvdp fit``."""
 
-import json
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import OWN_DATA, Force
-from nvdp.cli.tables import (
-    column_names,
-    columns_of,
-    predicted_rows,
-    predicted_together,
-    say,
-    say_far,
-    together,
-    write_predictions,
-)
+from nvdp.cli.options import OWN_DATA
+from nvdp.cli.tables import column_names, say
 from nvdp.errors import InputError, counted
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
-    from nvdp.data.tables import Columns, TableTask
     from nvdp.loading import Predictor
     from nvdp.plots.tables import TablePanel
 
-GRID, DRAWN = 200, 4
+DRAWN = 4
 
 
 @app.command(rich_help_panel=OWN_DATA)
@@ -44,7 +30,9 @@ def fit(
         ),
     ],
     task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
-    x: Annotated[str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31.")],
+    x: Annotated[
+        str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31 or 31.3.2024.")
+    ],
     y: Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")],
     out: Annotated[Path, typer.Option(help="Folder for the model; must be new or empty.")],
     minutes: Annotated[float, typer.Option(help="Most minutes to train; ends sooner when nothing is gained.")] = 5.0,
@@ -85,7 +73,8 @@ def fit(
     """
     from nvdp.data.tables import Columns
     from nvdp.system import use_threads
-    from nvdp.tables.fit import MOST_ROWS, HowToFit, fit_table
+    from nvdp.tables.fit import MOST_ROWS, fit_table
+    from nvdp.tables.fitted import HowToFit
     from nvdp.tables.report import write_report
 
     use_threads()
@@ -116,7 +105,7 @@ def fit(
         large = counted(tasks["thinned"], "task")
         say(f"of {large} with more than {MOST_ROWS:,} rows a random {MOST_ROWS:,} were kept")
     if tasks["too_few_for_both"]:
-        say(f"so few tasks: the {tasks['held_out']} held-out ones also ended the training, so their scores flatter")
+        say(f"so few tasks: the held-out ones ({tasks['held_out']}) also ended the training, so their scores flatter")
     way = f", by {folds}-fold cross-validation" if folds else ""
     of_all = "" if tasks["scored"] == tasks["held_out"] else f" of {tasks['held_out']}"
     kinds = {"from the first points of each" if forecast else "each from 3 to 10 of its points": report["scores"]}
@@ -140,8 +129,11 @@ def fit(
 
     figures: dict[str, Path] = {}
     if len(columns.x) == 1:
-        panels = [_held_out_panel(done.predictor, *task, i) for i, task in enumerate(done.shown[:DRAWN])]
-        figures["Held-out tasks"], *_ = figure_tables(panels, out / "heldout.png", columns.x[0], columns.y[0])
+        shown = enumerate(zip(done.names, done.shown, strict=True))
+        panels = [_held_out_panel(done.predictor, *task, name, i) for i, (name, task) in shown if i < DRAWN]
+        dates = columns.x[0] in done.predictor.columns.dates if done.predictor.columns else False
+        names = columns.x[0], columns.y[0]
+        figures["Held-out tasks"], *_ = figure_tables(panels, out / "heldout.png", *names, dates)
     numbers = report["calibration"]
     named = {f"{name} calibration": shares for name, shares in numbers["shares"].items()}
     figures["Intervals of held-out tasks"], *_ = figure_calibration(numbers["levels"], named, out / "calibration.png")
@@ -149,140 +141,7 @@ def fit(
         typer.echo(f"wrote {path}")
 
 
-@app.command(rich_help_panel=OWN_DATA)
-def predict(
-    folder: Annotated[
-        str, typer.Argument(help="The folder that `nvdp fit` left, or a pretrained name: general.", metavar="MODEL")
-    ],
-    context: Annotated[Path, typer.Option(help="Rows to predict from: the columns of the fitted table.")],
-    out: Annotated[Path, typer.Option(help="The CSV to write: the rows of --at with mean, std, q05, q50 and q95.")],
-    at: Annotated[str, typer.Option(help="A file with the task and input columns, or auto: an even grid.")] = "auto",
-    task: Annotated[
-        str | None, typer.Option(help="The column of tasks, for a pretrained model; left out, all rows are one task.")
-    ] = None,
-    x: Annotated[str | None, typer.Option(help="The columns of inputs, for a pretrained model.")] = None,
-    y: Annotated[str | None, typer.Option(help="The column of outputs, for a pretrained model.")] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw up to four of the tasks: a PNG; a PDF goes beside it.")
-    ] = None,
-    explain: Annotated[
-        Path | None,
-        typer.Option(help="Write why, as JSON: the nearest training tasks, and what each context row changes."),
-    ] = None,
-    samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
-    force: Force = False,
-) -> None:
-    """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
-
-    A fitted model knows its columns; for a pretrained one name them. Files without the task column are of one task.
-    Files that exist are replaced with --force only, inputs never.
-
-    Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
-              nvdp predict general --context few.csv --x day --y size --out pred.csv
-    """
-    from nvdp.data.tables import read_frame, split_tasks
-    from nvdp.loading import load
-    from nvdp.plots import figure_paths
-    from nvdp.system import check_outputs, use_threads, write_text
-
-    use_threads()
-    drawn = [] if plot is None else figure_paths(plot)
-    check_outputs([out, *drawn, *([explain] if explain else [])], [context, Path(at)], force)
-    predictor = load(folder)
-    columns = columns_of(predictor, folder, task, x, y)
-    if plot is not None and len(columns.x) > 1:
-        raise InputError(f"--plot draws functions of one input; there are {len(columns.x)}")
-    given = read_frame(context)
-    if predictor.columns is not None and columns.task not in given.columns:
-        columns = replace(columns, task=None)
-    blended = predictor.adjustment is not None and predictor.adjustment.process is not None
-    known = split_tasks(given, replace(columns, group=None), str(context), partial=blended)
-    say(known.note)
-    names = [each.name for each in known.tasks]
-    frame = _grid(columns, _reach(predictor, known.tasks), names) if at == "auto" else read_frame(Path(at))
-    there = all(name in frame.columns for name in columns.given)
-    asked = replace(columns, y=(), group=None, log=tuple(set(columns.log) & set(columns.x)))
-    queries = split_tasks(frame, asked if there else replace(asked, given=(), levels=()), at)
-    say(queries.note)
-    contexts = {each.name: each for each in known.tasks}
-    if not there:
-        queries = replace(queries, tasks=tuple(_with_given(predictor, each, contexts) for each in queries.tasks))
-    if unknown := [each.name for each in queries.tasks if each.name not in contexts]:
-        without = "1 task has" if len(unknown) == 1 else f"{len(unknown)} tasks have"
-        say(f"{without} no context, the first is '{unknown[0]}': predicted without one")
-    parts = []
-    with say_far(predictor, known.tasks, queries.tasks):
-        for pairs in together(queries.tasks, contexts):
-            if samples or len(pairs) == 1:
-                posteriors = ((_posterior(predictor, known, query), query) for known, query in pairs)
-                parts += [predicted_rows(posterior, query, samples, columns.y) for posterior, query in posteriors]
-            else:
-                parts.append(predicted_together(predictor, pairs, columns.y))
-    write_predictions(frame, parts, out)
-    done = counted(sum(map(len, parts)), "prediction")
-    typer.echo(f"wrote {out}: {done} of {counted(len(queries.tasks), 'task')}")
-    if explain is not None:
-        write_text(explain, json.dumps([_explained(predictor, each) for each in known.tasks], indent=1) + "\n")
-        typer.echo(f"wrote {explain}")
-    if plot is not None:
-        from nvdp.plots.tables import figure_tables, task_panel
-
-        reach = _reach(predictor, [*known.tasks, *queries.tasks])
-        panels = [task_panel(predictor, each.x, each.y, None, each.name, reach) for each in known.tasks[:DRAWN]]
-        for path in figure_tables(panels, plot, columns.x[0], columns.y[0]):
-            typer.echo(f"drew {path}")
-
-
-def _explained(predictor: "Predictor", task: "TableTask") -> dict[str, Any]:
-    found = predictor.explain(task.x, task.y)
-    rows = zip(task.x.tolist(), task.y.tolist(), found.change, found.expected, found.std, strict=True)
-    without = [
-        {"x": x, "y": y, "change": change.tolist(), "expected": expected.tolist(), "std": std.tolist()}
-        for x, y, change, expected, std in rows
-    ]
-    return {"task": task.name, "nearest": found.nearest, "without": without}
-
-
-def _reach(predictor: "Predictor", tasks: "Sequence[TableTask]") -> tuple[float, float]:
-    """The range of the first input: that of training, or of all contexts where a model takes any."""
-    import math
-
-    units = predictor.units
-    if units.x_low and math.isfinite(units.x_high[0] - units.x_low[0]):
-        return units.x_low[0], units.x_high[0]
-    low, high = (float(end(end(each.x[:, 0]) for each in tasks)) for end in (min, max))
-    return (low, high) if low < high else (low - 1, high + 1)
-
-
-def _grid(columns: "Columns", reach: tuple[float, float], names: list[str]) -> "pd.DataFrame":
-    import numpy as np
-    import pandas as pd
-
-    if len(columns.x) > 1:
-        raise InputError(f"--at auto makes a grid of one input; there are {len(columns.x)}: give a file")
-    space = np.geomspace if columns.x[0] in columns.log else np.linspace
-    inputs: dict[str, Any] = {columns.x[0]: np.tile(space(*reach, GRID), len(names))}
-    return pd.DataFrame({columns.task: np.repeat(names, GRID), **inputs} if columns.task else inputs)
-
-
-def _with_given(predictor: "Predictor", task: "TableTask", contexts: "dict[str, TableTask]") -> "TableTask":
-    """A query with what is given of its task's context, or the mean of the fitted table if it has none."""
-    import numpy as np
-
-    context, inputs = contexts.get(task.name), task.x.shape[1]
-    own = np.array(predictor.units.x_centre[inputs:]) if context is None else context.x[0, inputs:]
-    return replace(task, x=np.concatenate([task.x, np.tile(own, (len(task.x), 1))], 1))
-
-
-def _posterior(predictor: "Predictor", context: "TableTask | None", query: "TableTask") -> Any:
-    if context is not None:
-        return predictor.adapt(context.x, context.y)
-    import numpy as np
-
-    return predictor.adapt(np.empty((0, query.x.shape[1])), np.empty((0, predictor.widths.y)))
-
-
-def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", index: int) -> "TablePanel":
+def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", name: str, index: int) -> "TablePanel":
     import torch
 
     from nvdp.plots.tables import task_panel
@@ -290,5 +149,4 @@ def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", in
 
     case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
     others = case.x_target.numpy(), case.y_target.numpy()
-    title = f"held-out task {index + 1}"
-    return task_panel(predictor, case.x_context.numpy(), case.y_context.numpy(), others, title)
+    return task_panel(predictor, case.x_context.numpy(), case.y_context.numpy(), others, name)

@@ -1,19 +1,12 @@
 """Tables of many tasks: one row a point, a column that names its task, columns of inputs and outputs.
 
-Cells are read as text and turned into numbers here, so that a task named 007 keeps its name and a word among numbers
-is told with its line. Rows with an empty cell are left out and counted.
+Cells are turned into numbers here, and a word among numbers is told with its line. Rows with an empty cell are left out
+and counted.
 """
 
-import bz2
-import csv
-import gzip
-import itertools
-import lzma
 import math
 import re
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,22 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
+from nvdp.data.table_files import LINE, read_frame
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_CELLS = 20_000_000  # of a file that is read at once
-MOST_LINE = 1_000_000  # characters
 MOST_LEVELS = 50  # of a column of words
-IN_PARTS = "write it as a folder of Parquet files, which is read in parts"
-PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-LINE = "line of the file"  # the name of an index
-DECIMAL_COMMA = re.compile(r"^\s*([+-]?\d*),(\d+)\s*$")
-DATE = r"\d{4}-\d{2}-\d{2}.*"  # ISO 8601; counted as days since 1970
-SUFFIXES = (".parquet", ".pq")
-EXCEL = ".xlsx"
-MOST_UNPACKED = 500_000_000  # bytes of a workbook
+# Counted as days since 1970: ISO 8601, and 31.3.2024. With slashes the order of day and month is not known.
+DATES = {r"\d{4}-\d{2}-\d{2}.*": "ISO8601", r"\d{1,2}\.\d{1,2}\.\d{4}": "%d.%m.%Y"}
+LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*")
 EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
 
 
@@ -55,6 +42,7 @@ class Columns:
     given: tuple[str, ...] = ()
     levels: tuple[tuple[str, ...], ...] = ()  # of each given column; none, if it holds numbers
     log: tuple[str, ...] = ()  # inputs and outputs that are taken by their logarithm
+    dates: tuple[str, ...] = ()  # inputs that were dates in the fitted table
 
     def __post_init__(self) -> None:
         names = [*([self.task] if self.task else []), *self.x, *self.y, *self.given]
@@ -68,7 +56,7 @@ class Columns:
             raise InputError(f"--log names '{unknown[0]}'; expected inputs or outputs of numbers: {known}")
 
     def learned(self, frame: "pd.DataFrame", origin: str) -> "Columns":
-        """The same columns with the levels that a table has."""
+        """The same columns with the levels and the dates that a table has."""
         levels = []
         for name in self.given:
             _check_column(frame, name, origin)
@@ -77,7 +65,19 @@ class Columns:
             if not numeric and len(words) > MOST_LEVELS:
                 raise InputError(f"{origin}: column '{name}' holds {len(words)} words; expected at most {MOST_LEVELS}")
             levels.append(() if numeric else tuple(words))
-        return replace(self, levels=tuple(levels))
+        dates = tuple(name for name in self.x if name in frame.columns and _are_dates(frame[name]))
+        return replace(self, levels=tuple(levels), dates=dates)
+
+    def written(self, name: str, values: Any) -> Any:
+        """Numbers of an input as they are written in a table: days since 1970 as dates, where it has dates.
+
+        >>> Columns("cow", ("day",), dates=("day",)).written("day", [0.0, 1.5])
+        ['1970-01-01', '1970-01-02T12:00']
+        """
+        if name not in self.dates:
+            return values
+        when = np.datetime64(0, "m") + (np.asarray(values, np.float64) * 1440).round().astype("timedelta64[m]")
+        return [str(each).removesuffix("T00:00") for each in when]
 
 
 @dataclass(frozen=True)
@@ -110,113 +110,6 @@ class TaskTable:
     def note(self) -> str | None:
         """What a reader should know about rows that were left out."""
         return f"left out {self.dropped} of {self.rows} rows: a cell is empty" if self.dropped else None
-
-
-def read_frame(path: Path) -> "pd.DataFrame":
-    """A CSV, Parquet or Excel file, cells of CSV and Excel as text; a CSV may be packed as .gz, .bz2 or .xz.
-
-    A row with more or fewer cells than the header is refused with its line. The index of a CSV file are its lines.
-    """
-    import pandas as pd
-
-    try:
-        if path.suffix.lower() == EXCEL:
-            return _read_excel(path)
-        return _read_parquet(path) if path.suffix.lower() in SUFFIXES else _read_csv(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except ImportError:
-        package = "openpyxl" if path.suffix.lower() == EXCEL else "pyarrow"
-        raise InputError(f"{path}: reading it needs {package}; pip install {package}, or give a CSV file") from None
-    except InputError:
-        raise
-    except (
-        pd.errors.ParserError,
-        csv.Error,
-        UnicodeError,
-        OSError,
-        EOFError,
-        ValueError,
-        KeyError,
-        zlib.error,
-        zipfile.BadZipFile,
-    ) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise InputError(f"{path} cannot be read as a table: {reason}") from None
-
-
-def _read_parquet(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-    from pyarrow import parquet
-
-    about = parquet.read_metadata(path)
-    cells = about.num_rows * about.num_columns
-    if cells > MOST_CELLS:
-        raise InputError(f"{path} holds {cells:,} cells; {MOST_CELLS:,} are read at once: {IN_PARTS}")
-    return pd.read_parquet(path)
-
-
-def _read_excel(path: Path) -> "pd.DataFrame":
-    """The first sheet of a workbook, every cell as text."""
-    import pandas as pd
-
-    with zipfile.ZipFile(path) as archive:
-        size = sum(each.file_size for each in archive.infolist())
-    if size > MOST_UNPACKED:
-        raise InputError(f"{path} holds {size:,} bytes unpacked; {MOST_UNPACKED:,} are read at once: {IN_PARTS}")
-    frame = pd.read_excel(path, dtype=str, engine="openpyxl").fillna("")
-    frame.columns = [str(name).strip() for name in frame.columns]
-    return frame
-
-
-def _read_csv(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-
-    with path.open("rb") as file:
-        if file.read(4) == b"PK\3\4":
-            raise InputError(f"{path} cannot be read as a table: it is a zip archive; unpack it first")
-    opened = PACKED.get(path.suffix.lower(), open)(path, "rt", encoding="utf-8-sig", newline="")
-    rows: list[list[str]] = []
-    lines: list[int] = []
-    with opened as file:
-        text = _lines(file, path)
-        first = next(text, "")
-        semicolons = first.count(";") > first.count(",")  # then numbers may have decimal commas
-        reader = csv.reader(
-            itertools.chain([first], text), delimiter=";" if semicolons else ",", skipinitialspace=True, strict=True
-        )
-        header = [name.strip() for name in next(filter(None, reader), [])]
-        if not header:
-            raise InputError(f"{path} is empty; expected a line of column names and rows")
-        twice = next((name for name in header if header.count(name) > 1), None)
-        if twice is not None:
-            raise InputError(f"{path} cannot be read as a table: {header.count(twice)} columns are named '{twice}'")
-        line, width = reader.line_num + 1, len(header)
-        for row in reader:
-            if len(row) > width and not any(cell.strip() for cell in row[width:]):
-                row = row[:width]
-            if row and len(row) != width:
-                raise InputError(
-                    f"{path} cannot be read as a table: line {line} has {len(row)} cells and the header has {width}"
-                )
-            if row:
-                rows.append([DECIMAL_COMMA.sub(r"\1.\2", cell) for cell in row] if semicolons else row)
-                lines.append(line)
-            line = reader.line_num + 1
-            if len(rows) * width > MOST_CELLS:
-                raise InputError(f"{path} holds more than {MOST_CELLS:,} cells; {IN_PARTS}")
-    return pd.DataFrame(rows, columns=header, index=pd.Index(lines, name=LINE), dtype=str)
-
-
-def _lines(file: Any, path: Path) -> Iterator[str]:
-    """The lines of a file; a packed one may hold a line that is longer than memory."""
-    for number in itertools.count(1):
-        line = file.readline(MOST_LINE)
-        if len(line) == MOST_LINE:
-            raise InputError(f"{path} cannot be read as a table: line {number} has more than {MOST_LINE:,} characters")
-        if not line:
-            return
-        yield line
 
 
 def read_tasks(path: Path, columns: Columns, partial: bool = False) -> TaskTable:
@@ -370,21 +263,27 @@ def _days(cells: Any) -> Any:
     """A column of dates as days since 1970; any other column as it is.
 
     >>> import pandas as pd
-    >>> _days(pd.Series(["1970-01-03", "", "1970-01-01T12:00"])).tolist()
-    [2.0, nan, 0.5]
+    >>> _days(pd.Series(["1970-01-03", "", "1970-01-01T12:00"])).tolist(), _days(pd.Series(["3.1.1970"])).tolist()
+    ([2.0, nan, 0.5], [2.0])
     """
     import pandas as pd
 
     if pd.api.types.is_numeric_dtype(cells):
         return cells
-    known = cells[cells.notna() & ~cells.astype(str).str.strip().str.lower().isin(EMPTY)]
-    if not len(known) or not known.astype(str).str.strip().str.fullmatch(DATE).all():
+    words = cells.astype(str).str.strip()
+    known = words[cells.notna() & ~words.str.lower().isin(EMPTY)]
+    ways = [way for form, way in DATES.items() if len(known) and known.str.fullmatch(form).all()]
+    if not ways:
         return cells
-    when = pd.to_datetime(known.astype(str).str.strip(), format="ISO8601", errors="coerce", utc=True)
+    when = pd.to_datetime(known, format=ways[0], errors="coerce", utc=True)
     if when.isna().any():
         return cells
     days = (when - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
     return days.reindex(cells.index) if cells.index.is_unique else cells
+
+
+def _are_dates(cells: Any) -> bool:
+    return _days(cells) is not cells
 
 
 def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " row"]:
@@ -395,8 +294,9 @@ def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " ro
     given = doubtful[cells.iloc[doubtful].notna().to_numpy()]
     words = given[~cells.iloc[given].astype(str).str.strip().str.lower().isin(EMPTY).to_numpy(dtype=bool)]
     if len(words):
-        line = _line(cells.index, words[0])
-        raise InputError(f"{origin}: column '{name}' holds '{cells.iloc[words[0]]}' in line {line}; expected a number")
+        line, word = _line(cells.index, words[0]), str(cells.iloc[words[0]]).strip()
+        dates = "; dates are inputs, written as 2024-03-31 or 31.3.2024" if LIKE_DATE.fullmatch(word) else ""
+        raise InputError(f"{origin}: column '{name}' holds '{word}' in line {line}; expected a number{dates}")
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
         line = _line(cells.index, infinite[0])

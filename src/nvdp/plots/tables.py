@@ -36,7 +36,9 @@ class TablePanel:
     y_other: Float[np.ndarray, " other"]
 
 
-def figure_tables(panels: Sequence[TablePanel], path: Path | str, x_label: str = "x", y_label: str = "y") -> list[Path]:
+def figure_tables(
+    panels: Sequence[TablePanel], path: Path | str, x_label: str = "x", y_label: str = "y", dates: bool = False
+) -> list[Path]:
     """Draw the 90 % interval, the mean, context rows and held-out rows of each task, two tasks in a row.
 
     Args:
@@ -44,6 +46,7 @@ def figure_tables(panels: Sequence[TablePanel], path: Path | str, x_label: str =
         path: The file to write.
         x_label: Label of the x axis.
         y_label: Label of the y axis.
+        dates: Whether x are days since 1970, which are shown as dates.
 
     Returns:
         The files written.
@@ -78,6 +81,12 @@ def figure_tables(panels: Sequence[TablePanel], path: Path | str, x_label: str =
         axes.margins(x=0.02)
     for axes in grid[-1]:
         axes.set_xlabel(x_label, fontsize=FONT_SIZE)
+        if dates:
+            from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+            ticks = AutoDateLocator(maxticks=6)
+            axes.xaxis.set_major_locator(ticks)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks))
     for axes in grid[:, 0]:
         axes.set_ylabel(y_label, fontsize=FONT_SIZE)
     shared_legend(figure)

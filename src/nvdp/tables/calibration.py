@@ -3,10 +3,12 @@
 The share maximises the likelihood of held-out tasks, and so does the tail: how many outputs are outliers, and how far
 they lie. The factors make 90 % intervals cover 90 % of the outputs (split conformal prediction with a relative score):
 by groups of context sizes, and apart for points beyond the context. Few tasks say little, so the share is drawn towards
-0, i.e. to the process, the tail too, and the factors towards 1. Where few tasks were held out, the process is also
-fitted to parts of the training tasks and asked about the others.
+0, i.e. to the process, and the tail too. Each factor is drawn towards that of a larger group, that of all towards 1, by
+its standard error over tasks (bootstrap). Where few tasks were held out, the process is also fitted to parts of the
+training tasks and asked about the others.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from nvdp.data.frames import FrameTasks
+from nvdp.data.frames import CONTEXTS, FrameTasks
 from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.posteriors.adjusted import Adjustment, blend, only_first_varies, stretched, with_tail
 from nvdp.posteriors.prediction import Prediction
@@ -25,7 +27,11 @@ from nvdp.tables.tasks import in_folds
 from nvdp.tasks import TaskBatch
 
 SIZES = (2, 5, 10)  # upper ends of groups of context sizes
-DOUBT, DOUBT_OF_GROUP = 40, 120  # tasks that count as much as the belief that a factor is 1, or that of the whole group
+DOUBT = 40  # tasks that count as much as the belief that there is no tail
+# Standard deviations that logarithms of factors are believed to have about that of a larger group: of all errors with a
+# process, whose intervals are those of a fitted model, and of a network alone; of points among or beyond; of a size.
+EXPECTED, EXPECTED_ALONE, EXPECTED_OF_KIND, EXPECTED_OF_SIZE = 0.05, 0.5, 0.05, 0.025
+REDRAWN = 40  # times that tasks are drawn again, for the standard error of a factor
 DOUBT_OF_NETWORK = 40  # tasks that count as much as the belief that the process is enough
 SHARES = tuple(step / 10 for step in range(11))
 LARGEST_FACTOR = 3.0
@@ -34,7 +40,7 @@ FACTORS = (0.8, 0.9, 1.0, 1.15)  # of everything, to choose a tail by
 MOST_OF_TAIL = 200_000  # numbers that a tail is chosen by
 LEVEL = 0.9
 ENOUGH, FOLDS, MOST_CROSSED = 60, 4, 120  # held-out tasks; else folds, and most tasks, that the process is crossed by
-MOST_AT_ONCE = 64  # contexts
+MOST_AT_ONCE = 64  # contexts; a multiple of those of a task
 
 
 @dataclass(frozen=True)
@@ -45,20 +51,23 @@ class Errors:
     weight: Float[Tensor, " output"]  # the outputs of a context together have 1
     size: Int[Tensor, " output"]  # of the context
     ahead: Bool[Tensor, " output"]  # beyond the last point of the context
+    task: Int[Tensor, " output"]  # its number
 
     @classmethod
-    def of(cls, prediction: Prediction, batch: TaskBatch, ordered: bool) -> Self:
-        """The errors of a batch of tasks."""
+    def of(cls, prediction: Prediction, batch: TaskBatch, ordered: bool, first: int) -> Self:
+        """The errors of a batch of tasks with `CONTEXTS` contexts each; `first` is the number of its first task."""
         half = (prediction.quantile(0.5 + LEVEL / 2) - prediction.quantile(0.5 - LEVEL / 2)) / 2
         target = _known(batch)
         last = torch.where(batch.is_context, batch.x[..., 0], -math.inf).amax(1, keepdim=True)
         ahead = (batch.x[..., 0] > last) & last.isfinite() & ordered
         size = batch.is_context.sum(1)[:, None, None]
+        task = (first + torch.arange(len(batch)) // CONTEXTS)[:, None, None]
         return cls(
             ((batch.y - prediction.mean).abs() / half)[target],
             (target / target.sum((1, 2), keepdim=True).clamp(min=1))[target],
             size.expand(target.shape)[target],
             ahead[..., None].expand(target.shape)[target],
+            task.expand(target.shape)[target],
         )
 
     @classmethod
@@ -69,14 +78,38 @@ class Errors:
 
     def where(self, chosen: Bool[Tensor, " output"]) -> Self:
         """Some of them."""
-        return type(self)(self.ratio[chosen], self.weight[chosen], self.size[chosen], self.ahead[chosen])
+        return type(self)(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
 
-    def log_quantile(self) -> float:
-        """The logarithm of the factor that makes intervals cover `LEVEL`, within reason."""
+    def log_factor(self, otherwise: float, expected: float) -> float:
+        """The logarithm of the factor that makes intervals cover `LEVEL`, drawn towards another value.
+
+        Args:
+            otherwise: That value: what to believe where nothing is known.
+            expected: The standard deviation that factors are believed to have about it.
+        """
+        if not len(self.ratio):
+            return otherwise
         order = self.ratio.argsort()
-        reached = self.weight[order].cumsum(0) >= LEVEL * float(self.weight.sum())
-        value = float(self.ratio[order][reached][0]) if reached.any() else float(self.ratio.max())
-        return math.log(min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value)))
+        ratio, weight, task = self.ratio[order].double(), self.weight[order].double(), self.task[order]
+        counts = torch.ones(int(task.max()) + 1, dtype=torch.float64)
+        found = _log_quantile(ratio, weight * counts[task])
+        chance, own = torch.Generator().manual_seed(0), task.unique()
+        again = []
+        for _ in range(REDRAWN):
+            drawn = own[torch.randint(len(own), own.shape, generator=chance)]
+            times = torch.zeros_like(counts).index_add(0, drawn, torch.ones(len(drawn), dtype=torch.float64))
+            again.append(_log_quantile(ratio, weight * times[task]))
+        variance = float(torch.tensor(again, dtype=torch.float64).var(correction=0)) if len(own) > 1 else math.inf
+        trust = expected**2 / (expected**2 + variance)
+        return trust * found + (1 - trust) * otherwise
+
+
+def _log_quantile(ratio: Float[Tensor, " output"], weight: Float[Tensor, " output"]) -> float:
+    """The logarithm of the weighted quantile of sorted ratios, within reason."""
+    reached = weight.cumsum(0)
+    place = int(torch.searchsorted(reached, LEVEL * reached[-1]))
+    value = float(ratio[min(place, len(ratio) - 1)])
+    return math.log(min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value)))
 
 
 @torch.no_grad()
@@ -116,8 +149,12 @@ def adjusted(
             tasks += len(crossed)
     tail_share, width = best_tail(answers)
     tail = (round(tail_share * tasks / (tasks + DOUBT), 3), width)
-    errors = Errors.joined(Errors.of(with_tail(answer, *tail), part, ordered) for answer, part in answers)
-    inside, ahead = _factors(errors, tasks)
+    numbers = itertools.accumulate((len(part) // CONTEXTS for _, part in answers), initial=0)
+    errors = Errors.joined(
+        Errors.of(with_tail(answer, *tail), part, ordered, first)
+        for (answer, part), first in zip(answers, numbers, strict=False)
+    )
+    inside, ahead = _factors(errors, EXPECTED_ALONE if process is None else EXPECTED)
     return Adjustment(process, around, share, SIZES, inside, ahead, tail)
 
 
@@ -188,18 +225,13 @@ def _crossed(process: HierarchicalGP, training: FrameTasks) -> list[tuple[Predic
     return found
 
 
-def _factors(errors: Errors, tasks: int) -> list[tuple[float, ...]]:
+def _factors(errors: Errors, expected: float) -> list[tuple[float, ...]]:
     """By context size: of points among the context, and of those beyond."""
-    trust, trust_of_group = tasks / (tasks + DOUBT), tasks / (tasks + DOUBT_OF_GROUP)
-
-    def drawn(some: Errors, to: float, trust: float) -> float:
-        return trust * some.log_quantile() + (1 - trust) * to if len(some.ratio) else to
-
-    everything = drawn(errors, 0.0, trust)
+    everything = errors.log_factor(0.0, expected)
     found = []
     for kind in (errors.where(~errors.ahead), errors.where(errors.ahead)):
-        whole = drawn(kind, everything, trust_of_group)
+        whole = kind.log_factor(everything, EXPECTED_OF_KIND)
         group = torch.bucketize(kind.size, torch.tensor(SIZES))
-        each = (drawn(kind.where(group == place), whole, trust_of_group) for place in range(len(SIZES) + 1))
+        each = (kind.where(group == place).log_factor(whole, EXPECTED_OF_SIZE) for place in range(len(SIZES) + 1))
         found.append(tuple(round(math.exp(value), 4) for value in each))
     return found

@@ -14,7 +14,7 @@ from nvdp.errors import InputError
 from nvdp.evaluation.in_turn import sample_in_turn
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tables.estimator import MetaEstimator
-from nvdp.tables.fit import HowToFit, fit_tasks
+from nvdp.tables.fitted import HowToFit, fit_tasks
 from nvdp.tables.tasks import as_tasks, split_held_out, whole_rows
 
 COVARIANCE_SAMPLES = 512

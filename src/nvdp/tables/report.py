@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.data.tables import Columns
+from nvdp.errors import counted
 from nvdp.system import write_text
 
 Section = tuple[str, list[str], list[Sequence[str]]]  # title, sentences, rows of a table with its header first
@@ -42,9 +43,9 @@ def sections(report: dict[str, Any], columns: Columns) -> list[Section]:
         kinds["the first points"] = report["forecast_scores"]
     for kind, scores in kinds.items():
         title = f"Held-out tasks from {kind}"
-        found.append((title, ["LL is the log-likelihood of an output; higher is better."], _scores(scores)))
+        found.append((title, [_explained(columns)], _scores(scores)))
     curve = [
-        (f"{size} points", *(f"{each['LL']:.3f} / {each['RMSE']:.4g}" for each in scores.values()))
+        (counted(int(size), "point"), *(f"{each['LL']:.3f} / {each['RMSE']:.4g}" for each in scores.values()))
         for size, scores in report["by_context"].items()
     ]
     if curve:
@@ -62,6 +63,14 @@ def sections(report: dict[str, Any], columns: Columns) -> list[Section]:
     found.append(("What was tried", [chosen], [("candidate", "LL of the tasks for early stopping"), *tried]))
     found.append(("Limits", list(_limits(report)), []))
     return found
+
+
+def _explained(columns: Columns) -> str:
+    several = "; with several outputs a mean over all of them" if len(columns.y) > 1 else ""
+    return (
+        f"LL is the log-likelihood of an output, higher is better; RMSE is the error of the mean{several}. Of all "
+        "outputs, 90 % should be inside the 90 % interval."
+    )
 
 
 def _scores(scores: dict[str, dict[str, float]]) -> list[Sequence[str]]:
