@@ -11,54 +11,65 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
 import nvdp
 from faults.processes import started_by_torchrun
 from faults.ray_nodes import PORT, end, start_node
 from faults.tally import Tally
 
-EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "predict_on_ray.py"
 ADDRESS = f"127.0.0.1:{PORT}"
 MODEL, FILES = "gp-nvdp", 20
+COLUMNS = ("--task", "tree", "--x", "day", "--y", "size")
 
 
 def two_nodes(place: Path, tasks: int) -> list[Tally]:
-    """Predictions of many tasks on two Ray nodes; one run on two nodes of torchrun."""
+    """Predictions of many tasks on two Ray nodes, one of which is killed; one run on two nodes of torchrun."""
     nodes = [start_node(place, head=True), start_node(place, head=False)]
     try:
-        found = _predictions(place, tasks)
+        found = killed_while_predicting(place, tasks, nodes[1])
     finally:
         end(nodes)
     return [found, started_by_torchrun(place, 2)]
 
 
-def _predictions(place: Path, tasks: int) -> Tally:
-    tally = Tally(f"predictions of {tasks:,} tasks with Ray Data on two Ray nodes")
-    random, (given, out) = np.random.default_rng(0), (place / "tasks", place / "predictions")
-    given.mkdir()
-    for file in range(FILES):
-        names = range(file * tasks // FILES, (file + 1) * tasks // FILES)
-        sizes = random.integers(1, 6, len(names))
-        lists = {key: [random.uniform(-2, 2, size) for size in sizes] for key in "xy"}
-        pd.DataFrame({"task": list(names), **lists}).to_parquet(given / f"{file}.parquet")
-    began = time.monotonic()
-    ends = ["--low", "-2", "--high", "2", "--points", "5", "--address", ADDRESS]
-    done = _run([sys.executable, str(EXAMPLE), MODEL, str(given), str(out), *ends])
+def killed_while_predicting(place: Path, tasks: int, node: "subprocess.Popen[bytes]") -> Tally:
+    """`nvdp predict --executor ray`; the node is killed when a few parts are done."""
+    tally = Tally(f"nvdp predict --executor ray for {tasks:,} tasks on two Ray nodes, one of which is killed")
+    random, (given, at, out) = np.random.default_rng(0), (place / name for name in ("contexts", "at", "predictions"))
+    for folder, rows in ((given, 3), (at, 5)):
+        folder.mkdir()
+        for file in range(FILES):
+            names = np.repeat(np.arange(file * tasks // FILES, (file + 1) * tasks // FILES), rows)
+            table = pd.DataFrame({"tree": names, "day": random.uniform(-2, 2, len(names))})
+            table.assign(size=np.sin(table["day"] + table["tree"])).to_parquet(folder / f"{file}.parquet")
+    began, places = time.monotonic(), ["--context", str(given), "--at", str(at), "--out", str(out)]
+    command = [sys.executable, "-m", "nvdp", "predict", MODEL, *COLUMNS, *places, "--executor", "ray"]
+    with (place / "said.txt").open("w+") as said:
+        process = subprocess.Popen(
+            [*command, "--address", ADDRESS], stdout=said, stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        )
+        while process.poll() is None and len(list(place.glob(".predictions.*/part-*.parquet"))) < 3:
+            time.sleep(0.1)
+        running = process.poll() is None
+        end([node])
+        code = process.wait()
+        said.seek(0)
+        lines = said.read().strip().splitlines() or [""]
     tally.numbers["tasks_per_second"] = round(tasks / (time.monotonic() - began))
-    told = done.stdout.strip().replace(str(out), "a folder").rpartition("\n")[2]
-    tally.check(done.returncode == 0, told, done.stderr[-500:])
-    if done.returncode:
+    tally.check(running, "one node killed while both predicted", "all was done before the node was killed")
+    tally.check(code == 0, f"done: {5 * tasks:,} predictions", " ".join(lines)[-500:])
+    if code:
         return tally
-    answers = pd.read_parquet(out).set_index("task")
-    tally.check(sorted(answers.index) == list(range(tasks)), "every task is answered once", f"{len(answers)} answers")
-    asked, predictor, at = pd.read_parquet(given).set_index("task"), nvdp.load(MODEL), torch.linspace(-2, 2, 5)[:, None]
-    for task in random.choice(tasks, 50, replace=False):
-        x, y = (torch.tensor(asked.loc[task, key]).float()[:, None] for key in "xy")
-        apart = np.abs(answers.loc[task, "mean"] - predictor.adapt(x, y).predict(at).mean[:, 0].numpy()).max()
-        tally.check(bool(apart < 1e-4), "answer is the library's", f"task {task} differs by {apart}")
+    answers, context = pd.read_parquet(out), pd.read_parquet(given)
+    asked = pd.read_parquet(at).sort_values(["tree", "day"])
+    found = answers.sort_values(["tree", "day"])
+    same = found[["tree", "day"]].to_numpy().tolist() == asked[["tree", "day"]].to_numpy().tolist()
+    tally.check(same and bool(found["mean"].notna().all()), "every row is predicted once", f"{len(found)} rows")
+    predictor = nvdp.load(MODEL)
+    for tree in random.choice(tasks, 50, replace=False):
+        own, rows = context[context["tree"] == tree], found[found["tree"] == tree]
+        posterior = predictor.adapt(own[["day"]].to_numpy(), own[["size"]].to_numpy())
+        expected = posterior.predict(rows[["day"]].to_numpy()).mean[:, 0].numpy()
+        apart = float(np.abs(rows["mean"].to_numpy() - expected).max())
+        tally.check(apart < 1e-4, "answer is the library's", f"task {tree} differs by {apart}")
     return tally
-
-
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -10,6 +10,7 @@ from nvdp.loading import Predictor
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
 from nvdp.units import PosteriorInUnits, Units
+from nvdp.web.served import check_distance
 
 UNITS = Units((3.0, -1.0), (2.0, 5.0), (100.0, 0.0), (10.0, 0.5), (-50.0, -50.0), (50.0, 50.0))
 
@@ -119,3 +120,17 @@ def test_queries_outside_the_inputs_of_training_are_told(name):
     posterior.predict([-2.0, 2.0])
     with pytest.warns(FarNote, match=r"1 of 2 points lie outside the inputs of training, \[-2, 2\]"):
         posterior.predict([0.0, 2.5])
+
+
+def test_inputs_that_are_taken_by_their_logarithm_are_outside_by_factors():
+    x = np.geomspace(1.0, 1e6, 20)[:, None]
+    units = Units.of([x], [x], x_log=(True,))
+    assert units.outside(np.array([[1.0], [1e6], [0.9], [1e7]])).tolist() == [False, False, True, True]
+
+
+def test_a_served_model_measures_distances_of_logarithms_by_factors():
+    near, far = np.array([[5.0, 1e4]]), np.array([[5.0, 1e9]])
+    centre, spread = np.array([0.0, 0.0]), np.array([0.1, 0.01])
+    check_distance("x", near, centre, spread, (False, True))
+    with pytest.raises(InputError, match=r"x\[0\]\[1\] is 1e\+09"):
+        check_distance("x", far, centre, spread, (False, True))

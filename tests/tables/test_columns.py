@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from nvdp.cli import app, fit, score  # noqa: F401  (they add their commands)
+from nvdp.cli import app, fit, predict, score  # noqa: F401  (they add their commands)
 from nvdp.data.tables import Columns, split_tasks
 from nvdp.errors import InputError
 from nvdp.loading import load

@@ -26,7 +26,21 @@ app = typer.Typer(
 )
 
 # Modules with commands, in the order in which --help lists them.
-MODULES = ("fit", "score", "store", "export", "train", "evaluate", "runs", "images", "web", "data", "paper", "bench")
+MODULES = (
+    "fit",
+    "predict",
+    "score",
+    "store",
+    "export",
+    "train",
+    "evaluate",
+    "runs",
+    "images",
+    "web",
+    "data",
+    "paper",
+    "bench",
+)
 
 
 SHOW = warnings.showwarning

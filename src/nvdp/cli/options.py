@@ -26,6 +26,9 @@ DataDir = Annotated[Path | None, typer.Option(help="Folder of data sets. (defaul
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, mps …")]
 Threads = Annotated[int | None, typer.Option(help="PyTorch threads. (default: 1 on small machines)")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Address = Annotated[
+    str | None, typer.Option(help="ray: the cluster's address, e.g. 10.0.0.1:6379. [default: one started here]")
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace output files that exist.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 

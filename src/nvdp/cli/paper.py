@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import PAPER, DataDir, Device, Force
+from nvdp.cli.options import PAPER, Address, DataDir, Device, Force
 
 GENERATED = "`nvdp report`"  # near the top of every page that it writes
 
@@ -37,9 +37,7 @@ def reproduce(
         str,
         typer.Option(help="Where runs take place: local (processes here) or ray (a cluster; needs nvdp\\[cluster])."),
     ] = "local",
-    address: Annotated[
-        str | None, typer.Option(help="ray: the cluster's address, e.g. 10.0.0.1:6379. [default: one started here]")
-    ] = None,
+    address: Address = None,
     data_dir: DataDir = None,
 ) -> None:
     """Train and score the models of a table or figure of the paper, and draw it.

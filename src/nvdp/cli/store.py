@@ -66,11 +66,13 @@ def predict(
 
     Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
-    from nvdp.cli.tables import column_names, predicted_rows, say, say_far, write_predictions
-    from nvdp.data.tables import Columns, read_frame, split_tasks
+    from nvdp.cli.tables import column_names, say, say_far, write_predictions
+    from nvdp.data.table_files import read_frame
+    from nvdp.data.tables import Columns, split_tasks
     from nvdp.loading import load
     from nvdp.store import TaskStore, check_exists
     from nvdp.system import check_outputs
+    from nvdp.tables.predict import predicted_rows
 
     check_outputs([out], [at, Path(file)], force)
     predictor = load(model)

@@ -1,10 +1,11 @@
-"""Folders of Parquet files, however large: a sample of their tasks is read in one pass.
+"""Folders of Parquet files, however large: read in batches, or a sample of their tasks in one pass.
 
 The tasks whose names have the smallest hashes are kept, so that memory is bounded and the sample does not depend on
 the order of the files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, UInt64
 
-from nvdp.data.tables import SUFFIXES, Columns, TableTask, TaskTable, empty_names, number_columns
+from nvdp.data.table_files import SUFFIXES
+from nvdp.data.tables import Columns, TableTask, TaskTable, empty_names, number_columns
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -78,10 +80,13 @@ def stream_tasks(
     sample = _Sample(most_tasks, most_points, most_rows)
     seen = dropped = 0
     chance = np.random.default_rng(0)  # which rows of a long task are kept
-    for frame, origin in _frames(folder, columns):
+    wanted = [*([columns.task] if columns.task else []), *columns.x, *columns.y]
+    for frame in (batch.to_pandas() for batch in batches_of_folder(folder, wanted)):
         rows = np.arange(seen, seen + len(frame))
         seen += len(frame)
-        x, y = number_columns(frame, columns.x, origin, dates=True), number_columns(frame, columns.y, origin)
+        x, y = (
+            number_columns(frame, names, str(folder), dates) for names, dates in ((columns.x, True), (columns.y, False))
+        )
         named, hashes, empty = _names(frame, columns.task)
         whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1) | empty)
         dropped += int((~whole).sum())
@@ -98,37 +103,74 @@ def stream_tasks(
     return TaskTable(tasks, seen, dropped, in_all)
 
 
-def _frames(folder: Path, columns: Columns) -> Iterator[tuple["pd.DataFrame", str]]:
-    try:
-        import pyarrow as pa
-        from pyarrow import dataset
-    except ImportError:
-        raise InputError(f"{folder}: reading Parquet needs pyarrow; pip install pyarrow") from None
-    files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    if not files:
-        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
-    wanted = [*([columns.task] if columns.task else []), *columns.x, *columns.y]
-    try:
-        table = dataset.dataset(files, format="parquet")
-        for name in wanted:
+def batches_of_folder(folder: Path, names: Sequence[str] | None, needed: Iterable[str] = ()) -> Iterator[Any]:
+    """The rows of all Parquet files in a folder and the folders in it, in Arrow's batches.
+
+    Args:
+        folder: Where to look.
+        names: Columns to read; all, if None.
+        needed: Columns that there must be besides.
+    """
+    with _arrow_errors(folder):
+        table = _dataset(folder)
+        for name in (*(names or ()), *needed):
             if name not in table.schema.names:
                 raise InputError(f"{folder}: {unknown_name('column', name, table.schema.names)}")
         batches = table.to_batches(
-            columns=wanted, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+            columns=names, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
         )
-        for batch in batches:
-            yield batch.to_pandas(), str(folder)
+        yield from batches
+
+
+def parquet_rows(folder: Path) -> int:
+    """How many rows the Parquet files of a folder have; their contents are not read."""
+    with _arrow_errors(folder):
+        return int(_dataset(folder).count_rows())
+
+
+@contextmanager
+def _arrow_errors(folder: Path) -> Iterator[None]:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise InputError(f"{folder}: reading Parquet needs pyarrow; pip install pyarrow") from None
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
 
 
+def _dataset(folder: Path) -> Any:
+    from pyarrow import dataset
+
+    files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    if not files:
+        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
+    return dataset.dataset(files, format="parquet")
+
+
+def task_hashes(cells: Any) -> UInt64[np.ndarray, " row"]:
+    """A hash of the task that each cell of a column names.
+
+    >>> import pandas as pd
+    >>> a, b, again = task_hashes(pd.Series(["oak", "elm", " oak"]))
+    >>> bool(a == again), bool(a == b)
+    (True, False)
+    """
+    return _hashed(cells)[1]
+
+
 def _names(frame: "pd.DataFrame", task: str | None) -> tuple[dict[int, str], UInt64[np.ndarray, " row"], Any]:
     """The tasks of a batch by their hashes, the hash of every row, and which rows name no task."""
-    import pandas as pd
-
     if task is None:
         return {0: ""}, np.zeros(len(frame), np.uint64), np.zeros(len(frame), bool)
-    codes, found = pd.factorize(frame[task])  # a name is stripped, compared and hashed once, however many rows it has
+    return _hashed(frame[task])
+
+
+def _hashed(column: Any) -> tuple[dict[int, str], UInt64[np.ndarray, " row"], Any]:
+    import pandas as pd
+
+    codes, found = pd.factorize(column)  # a name is stripped, compared and hashed once, however many rows it has
     cells = pd.Series(found)
     names = cells.astype(str).str.strip()
     empty = np.append(empty_names(cells, names), True)

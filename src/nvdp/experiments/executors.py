@@ -8,7 +8,6 @@ text.
 import contextlib
 import io
 import json
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,15 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nvdp.errors import InputError, unknown_name
+from nvdp.cluster import check_executor, connected, import_ray
+from nvdp.errors import InputError
 from nvdp.experiments.plan import PlannedRun
 from nvdp.experiments.queue import Executor, Job, QueueProgress, run_job, run_processes
 
-EXECUTORS = ("local", "ray")
 RETRIES = 5  # of a run whose node or worker died; it resumes from its checkpoint
 POLL_SECONDS = 1.0
 WAIT_FOR_LOCK = 120.0  # seconds after which a worker that lost its node has surely ended
-PASSED_ON = ("NVDP_DATA", "NVDP_KEEP_MEMORY", "OMP_NUM_THREADS")
 
 
 def executor_named(name: str, address: str | None = None) -> Executor:
@@ -40,13 +38,8 @@ def executor_named(name: str, address: str | None = None) -> Executor:
     Returns:
         A function that runs jobs.
     """
-    if name not in EXECUTORS:
-        raise unknown_name("executor", name, EXECUTORS)
-    if name == "local":
-        if address is not None:
-            raise InputError(f"--address is {address}; only --executor ray has one")
-        return run_processes
-    return partial(run_on_ray, address=address)
+    check_executor(name, address)
+    return run_processes if name == "local" else partial(run_on_ray, address=address)
 
 
 def run_on_ray(
@@ -55,8 +48,7 @@ def run_on_ray(
     """Run the pending jobs on all CPUs of a cluster; without an address, on `jobs` CPUs of this machine."""
     if not pending:
         return
-    ray = _ray()
-    with _cluster(address, jobs), QueueProgress(title, plan, runs) as bar:
+    with connected(address, jobs) as ray, QueueProgress(title, plan, runs) as bar:
         task = ray.remote(num_cpus=1, max_retries=RETRIES)(run_job_json)
         active = {task.remote(_absolute(job).to_json()): job for job in pending}
         failed: list[str] = []
@@ -79,48 +71,12 @@ def run_on_ray(
         raise InputError(f"{len(failed)} of {len(plan)} runs failed: {'; '.join(failed)}")
 
 
-def _ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # before Ray is imported: send no usage statistics
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of a future change
-    try:
-        import ray
-    except ImportError:
-        raise InputError("--executor ray needs Ray; pip install 'nvdp[cluster]'") from None
-    return ray
-
-
-@contextlib.contextmanager
-def _cluster(address: str | None, jobs: int) -> Any:
-    ray = _ray()
-    options: dict[str, Any] = (
-        {"num_cpus": jobs, "include_dashboard": False} if address is None else {"address": address}
-    )
-    if address is not None and address.startswith(("127.", "localhost")):
-        options["_node_ip_address"] = "127.0.0.1"  # a cluster of this machine alone: Ray need not search the network
-    passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    try:
-        ray.init(
-            log_to_driver=False,
-            logging_level="ERROR",
-            runtime_env={"env_vars": passed_on},
-            configure_logging=False,
-            **options,
-        )
-    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-        place = address or "a cluster of this machine"
-        raise InputError(f"cannot reach {place} by Ray: {str(error).strip().splitlines()[0]}") from None
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
 def _absolute(job: Job) -> Job:
     return replace(job, folder=str(Path(job.folder).resolve()), result=str(Path(job.result).resolve()))
 
 
 def _outcome(reference: Any) -> tuple[str, list[str]]:
-    ray = _ray()
+    ray = import_ray()
     try:
         answer = json.loads(ray.get(reference))
         return answer["error"], answer["lines"]

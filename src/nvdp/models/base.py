@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Generic
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ class MetaModel(nn.Module, ABC, Generic[Answer]):
         points = x if given else self._point_set(x, y, mask)
         self.check(points)
         points = points.like(next(self.parameters()))
-        single = not given and torch.as_tensor(x).dim() < 3
+        single = not given and np.ndim(x) < 3
         # A caller may write into its arrays before the points are asked for again: a posterior may keep copies alone.
         posterior = self._adapted(points, copy=not given, single=single)
         posterior.single = single

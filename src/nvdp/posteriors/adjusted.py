@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -59,7 +60,7 @@ class Adjustment:
         """The posterior of a context in standardised units, given as ``model.adapt`` takes it."""
         several = self.process is not None and self.process.kernel.outputs > 1  # some of which may be missing
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask, missing=several)
-        single = not isinstance(x, PointSet) and torch.as_tensor(x).dim() < 3
+        single = not isinstance(x, PointSet) and np.ndim(x) < 3
         network = model.adapt(x, y, mask) if self.process is None else model.adapt(self.shown(points))
         return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
 

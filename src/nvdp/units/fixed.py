@@ -122,6 +122,9 @@ class Units:
     def outside(self, x: Float[np.ndarray, "point x"]) -> Any:
         """Which points have an input outside the range of training."""
         low, high = np.array(self.x_low), np.array(self.x_high)
+        if any(self.x_log):
+            positive = np.finfo(np.float64).tiny  # what has no logarithm is refused elsewhere
+            x, low, high = (np.where(self.x_log, np.log(np.maximum(each, positive)), each) for each in (x, low, high))
         reach = np.where(np.isfinite(high - low), high - low, 0.0) * RANGE_MARGIN
         return ((x < low - reach) | (x > high + reach)).any(1)
 

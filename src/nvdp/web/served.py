@@ -174,14 +174,12 @@ class ServedModel:
         units = self.units
         if isinstance(self.predictor, Predictor) and isinstance(self.predictor.units, ContextUnits):
             return self.predictor.adapt(x, y)  # any units
-        if any(units.x_log) or any(units.y_log):
-            return self.predictor.adapt(x, y)  # logarithms are never far
-        for name, values, centre, spread in (
-            ("x", x, units.x_centre, units.x_spread),
-            ("y", y, units.y_centre, units.y_spread),
-            ("query", query, units.x_centre, units.x_spread),
+        for name, values, centre, spread, logs in (
+            ("x", x, units.x_centre, units.x_spread, units.x_log),
+            ("y", y, units.y_centre, units.y_spread, units.y_log),
+            ("query", query, units.x_centre, units.x_spread, units.x_log),
         ):
-            check_distance(name, values, np.array(centre), np.array(spread))
+            check_distance(name, values, np.array(centre), np.array(spread), logs)
         return self.predictor.adapt(x, y)
 
     def _rounded(self, values: torch.Tensor) -> Any:
@@ -315,15 +313,24 @@ def _page(predictor: Predictor) -> str | None:
 
 
 def check_distance(
-    name: str, values: Float[np.ndarray, "point column"], centre: Float[np.ndarray, " column"], spread: np.ndarray
+    name: str,
+    values: Float[np.ndarray, "point column"],
+    centre: Float[np.ndarray, " column"],
+    spread: np.ndarray,
+    logs: Sequence[bool] = (),
 ) -> None:
     """Refuse a number that is more than `MAX_DISTANCE` spreads from the centre: far outside any training.
+
+    Centre and spread of columns that are taken by their logarithm (`logs`) are those of the logarithms.
 
     >>> check_distance("x", np.array([[5.0], [-20.0]]), np.array([10.0]), np.array([0.01]))
     Traceback (most recent call last):
     nvdp.errors.InputError: x[1][0] is -20; this model takes numbers from 0 to 20
     """
     low, high = centre - MAX_DISTANCE * spread, centre + MAX_DISTANCE * spread
+    if any(logs):
+        with np.errstate(over="ignore"):
+            low, high = (np.where(logs, np.exp(end), end) for end in (low, high))
     outside = np.argwhere((values < low) | (values > high))
     if len(outside):
         row, column = outside[0]

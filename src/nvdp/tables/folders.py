@@ -1,0 +1,183 @@
+"""Predictions for folders of Parquet files, however many tasks they hold: on this machine or on a Ray cluster.
+
+Contexts and queries are first sorted into parts by the hashes of their tasks' names, so that the rows of a task are in
+one part. A part fits into memory, is predicted as a whole and becomes one file. On a cluster Ray Data gives the parts
+to its workers; a part whose worker died is predicted again by another one.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nvdp.cluster import connected
+from nvdp.data.streams import batches_of_folder, parquet_rows, task_hashes
+from nvdp.data.tables import Columns
+from nvdp.errors import FarNote, InputError
+from nvdp.loading import load
+from nvdp.system import new_folder, terminated_as_exit, write_whole
+from nvdp.tables.predict import contexts_of, predictions, queries_of, with_predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PART_ROWS, MOST_PARTS = 25_000, 1_000  # of contexts and queries together; files that are open at once
+Shown = Callable[[int, int], None]  # is told how many parts of how many are done
+
+
+@dataclass(frozen=True)
+class Question:
+    """What to predict: everything that a worker needs to know."""
+
+    model: str  # a pretrained name, or a folder
+    columns: Columns
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Counts of a part, or of all parts."""
+
+    rows: int = 0
+    tasks: int = 0
+    without: int = 0  # tasks without a context
+    left_out: int = 0  # rows with an empty cell, of contexts and queries
+    note: str = ""  # about data unlike those of training
+
+    def __add__(self, other: "Answered") -> "Answered":
+        rows, tasks = self.rows + other.rows, self.tasks + other.tasks
+        without, left_out = self.without + other.without, self.left_out + other.left_out
+        return Answered(rows, tasks, without, left_out, self.note or other.note)
+
+
+def predict_folder(
+    question: Question,
+    context: Path,
+    at: Path,
+    out: Path,
+    executor: str = "local",
+    address: str | None = None,
+    cpus: int = 1,
+    shown: Shown = lambda done, parts: None,
+) -> Answered:
+    """Predict all rows of a folder; memory does not grow with their number.
+
+    Args:
+        question: The model and the columns, among them that of tasks.
+        context: A folder of Parquet files: rows to predict from.
+        at: A folder of Parquet files: rows to predict.
+        out: A new folder. Its files have the rows of `at`, grouped by task, with their predictions.
+        executor: "local" or "ray".
+        address: Of a Ray cluster whose nodes share the folders; without one, a cluster is started on this machine.
+        cpus: That a cluster on this machine uses.
+        shown: Is told about progress.
+
+    Returns:
+        Counts over all parts.
+    """
+    columns = question.columns
+    if columns.task is None:
+        raise InputError(f"{context} is a folder of many tasks; name their column with --task")
+    inputs = [columns.task, *columns.x]
+    parts = min(MOST_PARTS, max(1, math.ceil((parquet_rows(context) + parquet_rows(at)) / PART_ROWS)))
+    with terminated_as_exit(), new_folder(out) as place, TemporaryDirectory(dir=place, prefix="parts-") as scratch:
+        _sorted_into(parts, context, columns.task, Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
+        _sorted_into(parts, at, columns.task, Path(scratch) / "at", None, inputs)
+        worker = (question, scratch, str(place), parts)
+        done = _on_ray(worker, address, cpus) if executor == "ray" else map(_Worker(*worker).predict, range(parts))
+        total = Answered()
+        for number, each in enumerate(done, 1):
+            total += each
+            shown(number, parts)
+    return total
+
+
+def _sorted_into(
+    parts: int, folder: Path, task: str, into: Path, names: list[str] | None, needed: Iterable[str] = ()
+) -> None:
+    """Write the rows of a folder to a file for each part that has any."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    into.mkdir()
+    with ExitStack() as stack:
+        writers: dict[int, Any] = {}
+        for batch in batches_of_folder(folder, names, needed):
+            table = pa.Table.from_batches([batch])
+            place = (task_hashes(_frame(table.select([task]))[task]) % np.uint64(parts)).astype(int)
+            order = np.argsort(place, kind="stable")
+            table = table.take(order)
+            found, starts = np.unique(place[order], return_index=True)
+            for part, start, end in zip(found, starts, [*starts[1:], len(order)], strict=True):
+                if part not in writers:
+                    writer = parquet.ParquetWriter(into / f"{part}.parquet", table.schema)
+                    writers[part] = stack.enter_context(writer)
+                writers[part].write_table(table.slice(start, end - start))
+
+
+def _frame(table: Any) -> "pd.DataFrame":
+    """The same with whole numbers that stay whole where one is missing, so that a task has the same name everywhere."""
+    import pandas as pd
+    import pyarrow as pa
+
+    whole = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
+    found: pd.DataFrame = table.to_pandas(types_mapper=whole.get)
+    return found
+
+
+class _Worker:
+    """A loaded model that predicts parts."""
+
+    def __init__(self, question: Question, scratch: str, place: str, parts: int) -> None:
+        self.question, self.scratch, self.place, self.parts = question, Path(scratch), Path(place), parts
+        self.predictor = load(question.model)
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """As Ray Data asks: a batch of parts."""
+        from nvdp.system import use_threads
+
+        use_threads()
+        answers = [asdict(self.predict(int(part))) for part in batch["id"]]
+        return {name: np.array([each[name] for each in answers]) for name in answers[0]}
+
+    def predict(self, part: int) -> Answered:
+        """Predict the tasks of a part and write them; the file of a part appears whole."""
+        import warnings
+
+        from pyarrow.parquet import read_table
+
+        given, asked = (self.scratch / kind / f"{part}.parquet" for kind in ("context", "at"))
+        if not asked.exists():
+            return Answered()
+        frame, columns = _frame(read_table(asked)), self.question.columns
+        known = contexts_of(self.predictor, columns, _frame(read_table(given)), "context") if given.exists() else None
+        contexts = {} if known is None else {each.name: each for each in known.tasks}
+        queries = queries_of(self.predictor, columns, frame, contexts, "at")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FarNote)
+            found = predictions(self.predictor, contexts, queries.tasks, columns.y, self.question.samples)
+            note = self.predictor.units.far(np.concatenate([each.x for each in queries.tasks]), None)
+        rows, _ = with_predictions(frame, found)
+        name = self.place / f"part-{part:0{len(str(self.parts - 1))}d}.parquet"
+        write_whole(name, lambda path: rows.to_parquet(path, index=False))
+        without = sum(each.name not in contexts for each in queries.tasks)
+        left_out = queries.dropped + (known.dropped if known else 0)
+        return Answered(sum(map(len, found)), len(queries.tasks), without, left_out, note or "")
+
+
+def _on_ray(worker: tuple[Any, ...], address: str | None, cpus: int) -> Iterable[Answered]:
+    with connected(address, cpus) as ray:
+        parts = worker[-1]
+        workers = max(1, min(parts, int(ray.cluster_resources().get("CPU", 1))))
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        numbers = ray.data.range(parts, override_num_blocks=parts).materialize()  # so that all CPUs are free to predict
+        done = numbers.map_batches(
+            _Worker, fn_constructor_args=worker, batch_size=1, num_cpus=1, concurrency=(1, workers)
+        )
+        for row in done.iter_rows():
+            yield Answered(**row)

@@ -1,0 +1,88 @@
+"""Predictions of folders of Parquet files: the same as of the library, in parts, whatever file a row is in."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import nvdp as run
+from command_line import refusal
+
+import nvdp
+from nvdp.data.tables import Columns
+from nvdp.errors import InputError
+from nvdp.tables import folders
+from nvdp.tables.folders import Question, predict_folder
+
+pytest.importorskip("pyarrow")
+COLUMNS = Columns("tree", ("day",), ("size",))
+
+
+@pytest.fixture
+def tables(tmp_path):
+    """Contexts of 30 tasks and queries of 31, rows of a task in several files."""
+    random = np.random.default_rng(0)
+
+    def frame(tasks, rows):
+        day = random.uniform(-2, 2, tasks * rows)
+        return pd.DataFrame({"tree": np.tile(np.arange(tasks), rows), "day": day, "size": np.sin(day)})
+
+    for name, table in {"context": frame(30, 4), "at": frame(31, 3).drop(columns="size")}.items():
+        (tmp_path / name).mkdir()
+        for place, rows in enumerate(np.array_split(np.arange(len(table)), 3)):
+            table.iloc[rows].to_parquet(tmp_path / name / f"{place}.parquet")
+    return tmp_path
+
+
+def test_every_row_is_predicted_as_by_the_library(tables, monkeypatch):
+    monkeypatch.setattr(folders, "PART_ROWS", 20)
+    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    assert (done.rows, done.tasks, done.without) == (93, 31, 1)
+    assert len(list((tables / "out").iterdir())) > 5
+    context, at, found = (pd.read_parquet(tables / name) for name in ("context", "at", "out"))
+    assert sorted(found["day"]) == sorted(at["day"])
+    predictor = nvdp.load("gp-nvdp")
+    for tree, rows in found.groupby("tree"):
+        own = context[context["tree"] == tree]
+        expected = predictor.adapt(own[["day"]].to_numpy(), own[["size"]].to_numpy()).predict(rows[["day"]].to_numpy())
+        np.testing.assert_allclose(rows["mean"], expected.mean[:, 0], atol=2e-5)
+        np.testing.assert_allclose(rows["q95"], expected.quantile(0.95)[:, 0], atol=2e-5)
+
+
+def test_the_command_predicts_folders_and_refuses_what_it_cannot_do(tables):
+    asked = ["predict", "gp-nvdp", "--task", "tree", "--x", "day", "--y", "size", "--context", tables / "context"]
+    result = run(*asked, "--at", tables / "at", "--out", tables / "out")
+    assert result.returncode == 0
+    assert "93 predictions of 31 tasks" in result.stdout
+    assert "1 task without a context" in result.stderr
+    for more, words in (
+        (["--at", tables / "at", "--out", tables / "out"], "choose another --out"),
+        (["--at", "auto", "--out", tables / "new"], "--at is auto; expected a folder of Parquet files"),
+        (["--at", tables / "at", "--out", tables / "new", "--plot", tables / "p.png"], "--plot needs files"),
+        (["--at", tables / "at", "--out", tables / "new", "--executor", "slurm"], "unknown executor 'slurm'"),
+        (["--at", tables / "at", "--out", tables / "new", "--address", "10.0.0.1:1"], "only --executor ray has one"),
+    ):
+        assert words in refusal(*asked, *more)
+
+
+def test_a_row_without_a_task_is_kept_and_changes_no_name(tables):
+    extra = pd.DataFrame({"tree": pd.array([None, 3], "Int64"), "day": [0.0, 0.5], "note": [None, "late"]})
+    (tables / "at" / "0.parquet").unlink()
+    extra.to_parquet(tables / "at" / "0.parquet")
+    for place in (1, 2):
+        file = tables / "at" / f"{place}.parquet"
+        pd.read_parquet(file).assign(note=None).astype({"note": "str"}).to_parquet(file)
+    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    found = pd.read_parquet(tables / "out")
+    assert (len(found), done.left_out) == (done.rows + 1, 1)
+    assert found.loc[found["tree"].isna(), "mean"].isna().all()
+    assert found.loc[found["tree"] == 3, "mean"].notna().all()
+
+
+def test_a_column_that_is_missing_is_named_and_nothing_is_left(tables):
+    with pytest.raises(InputError, match="unknown column 'hour'"):
+        predict_folder(
+            Question("gp-nvdp", Columns("tree", ("hour",), ("size",))),
+            tables / "context",
+            tables / "at",
+            tables / "out",
+        )
+    assert sorted(path.name for path in tables.iterdir()) == ["at", "context"]
