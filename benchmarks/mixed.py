@@ -1,15 +1,18 @@
-"""Score statsmodels' MixedLM on the tasks of `nvdp bench --suite tables`.
+"""Score statsmodels' MixedLM and gpboost on the tasks of `nvdp bench --suite tables`.
 
-    python benchmarks/mixed.py --folds 1 --json results/bench/mixed.json
+    python benchmarks/mixed.py --folds 2 --json results/bench/mixed.json
 
-A natural spline of x for the population, a random intercept and slope per task. New tasks are predicted by their best
-linear unbiased predictor and its variance. Tables of one output; of large tables 300 training tasks.
+The population's curve is a natural spline of x (statsmodels) or boosted trees (gpboost, if it is installed). A task
+adds a random line. New tasks are predicted by their best linear unbiased predictor and its variance. Tables of one
+output; of large tables 300 training tasks.
 """
 
 import argparse
+import importlib.util
 import json
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,40 +30,90 @@ from nvdp.tables.tasks import Arrays, folds_of_groups
 from nvdp.tasks import Task
 
 MOST_TASKS, KNOTS = 300, 5
+TREES = {"learning_rate": 0.1, "max_depth": 3, "min_data_in_leaf": 20, "verbose": -1, "num_threads": 1, "seed": 0}
+MOST_TREES, TREE_FOLDS = 200, 4
+
+
+class Scaled:
+    """All points of the training tasks in standard units."""
+
+    def __init__(self, tasks: list[Arrays]) -> None:
+        x, y = (np.concatenate(part)[:, 0] for part in zip(*tasks, strict=True))
+        self.centre, self.spread, self.level, self.unit = x.mean(), x.std(), y.mean(), y.std()
+        self.x, self.y = self.inputs(x), (y - self.level) / self.unit
+        self.groups = np.repeat(np.arange(len(tasks)), [len(each) for each, _ in tasks])
+
+    def inputs(self, x: Any) -> Any:
+        """Inputs in these units."""
+        return (np.asarray(x) - self.centre) / self.spread
+
+    def rival(self, curve: Callable[[Any], Any], between: Any, noise: float) -> Rival:
+        """Predict new tasks given the population's curve, and the covariances of a task's line and of the noise."""
+
+        def predict(task: Task) -> Prediction:
+            x, at = (self.inputs(each)[:, 0] for each in (task.x_context, task.x_target))
+            own, own_at = (np.stack([np.ones_like(each), each], 1) for each in (x, at))
+            gain = own_at @ between @ own.T @ np.linalg.inv(own @ between @ own.T + noise * np.eye(len(own)))
+            residual = (np.asarray(task.y_context)[:, 0] - self.level) / self.unit - curve(x)
+            mean = curve(at) + gain @ residual
+            variance = np.sum((own_at - gain @ own) @ between * own_at, 1) + noise
+            mean, std = (torch.as_tensor(part)[None, :, None] for part in (mean, np.sqrt(np.maximum(variance, 1e-12))))
+            return Prediction(mean, std).scaled([self.level], [self.unit])
+
+        return predict
 
 
 def mixed_lm(tasks: list[Arrays]) -> Rival:
-    """A linear mixed model by restricted maximum likelihood."""
+    """A linear mixed model around a spline, by restricted maximum likelihood."""
     from patsy import build_design_matrices, dmatrix
     from statsmodels.regression.mixed_linear_model import MixedLM
 
-    x, y = (np.concatenate(part)[:, 0] for part in zip(*tasks, strict=True))
-    groups = np.repeat(np.arange(len(tasks)), [len(each) for each, _ in tasks])
-    centre, spread, level, unit = x.mean(), x.std(), y.mean(), y.std()
-    knots = min(KNOTS, len(np.unique(x)) - 1)
-    design = dmatrix(f"0 + cr(x, df={knots})", {"x": (x - centre) / spread}, return_type="matrix")
-    low, high = ((end(x) - centre) / spread for end in (np.min, np.max))
+    data = Scaled(tasks)
+    knots = min(KNOTS, len(np.unique(data.x)) - 1)
+    design = dmatrix(f"0 + cr(x, df={knots})", {"x": data.x}, return_type="matrix")
 
-    def features(at: Any) -> tuple[Any, Any]:
-        scaled = (np.asarray(at)[:, 0] - centre) / spread
-        (wide,) = build_design_matrices([design.design_info], {"x": np.clip(scaled, low, high)})
-        return np.asarray(wide), np.stack([np.ones_like(scaled), scaled], 1)
+    def features(at: Any) -> Any:
+        (wide,) = build_design_matrices([design.design_info], {"x": np.clip(at, data.x.min(), data.x.max())})
+        return np.asarray(wide)
 
-    wide, own = features(x[:, None])
+    own = np.stack([np.ones_like(data.x), data.x], 1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fitted = MixedLM((y - level) / unit, wide, groups, own).fit(reml=True)
-    beta, between, noise = np.asarray(fitted.fe_params), np.asarray(fitted.cov_re), float(fitted.scale)
+        fitted = MixedLM(data.y, features(data.x), data.groups, own).fit(reml=True)
+    beta = np.asarray(fitted.fe_params)
+    return data.rival(lambda at: features(at) @ beta, np.asarray(fitted.cov_re), float(fitted.scale))
 
-    def predict(task: Task) -> Prediction:
-        (wide, own), (wide_at, own_at) = features(task.x_context), features(task.x_target)
-        gain = own_at @ between @ own.T @ np.linalg.inv(own @ between @ own.T + noise * np.eye(len(own)))
-        mean = wide_at @ beta + gain @ ((np.asarray(task.y_context)[:, 0] - level) / unit - wide @ beta)
-        variance = np.sum((own_at - gain @ own) @ between * own_at, 1) + noise
-        mean, std = (torch.as_tensor(part)[None, :, None] for part in (mean, np.sqrt(np.maximum(variance, 1e-12))))
-        return Prediction(mean, std).scaled([level], [unit])
 
-    return predict
+def boosted(tasks: list[Arrays]) -> Rival:
+    """Boosted trees with a random line per task; cross-validation over tasks chooses the number of trees.
+
+    The trees are added to a line through all points: without it the lines of tasks take its slope as their own.
+    """
+    import gpboost
+
+    data = Scaled(tasks)
+    line = np.polyfit(data.x, data.y, 1)
+
+    def lines() -> Any:
+        return gpboost.GPModel(group_data=data.groups, group_rand_coef_data=data.x, ind_effect_group_rand_coef=[1])
+
+    def dataset() -> Any:
+        return gpboost.Dataset(data.x[:, None], data.y - np.polyval(line, data.x))
+
+    folds = [np.flatnonzero(data.groups % TREE_FOLDS == fold) for fold in range(TREE_FOLDS)]
+    parts = [(np.setdiff1d(np.arange(len(data.x)), fold), fold) for fold in folds]
+    options = {"folds": parts, "early_stopping_rounds": 10, "verbose_eval": False, "seed": 0}
+    tried = gpboost.cv(TREES, dataset(), gp_model=lines(), num_boost_round=MOST_TREES, **options)
+    model = lines()
+    booster = gpboost.train(
+        TREES, dataset(), gp_model=model, num_boost_round=len(next(iter(tried.values()))), verbose_eval=False
+    )
+    noise, *between = np.asarray(model.get_cov_pars()).ravel()[:3]
+    return data.rival(
+        lambda at: np.polyval(line, at) + booster.predict(at[:, None], ignore_gp_model=True),
+        np.diag(np.asarray(between)),
+        float(noise),
+    )
 
 
 def main() -> None:
@@ -70,7 +123,7 @@ def main() -> None:
     parser.add_argument("--tables", default="pigs,spruces,milk,batting")
     parser.add_argument("--json", type=Path, default=Path("results/bench/mixed.json"))
     options = parser.parse_args()
-    methods = {"statsmodels": mixed_lm}
+    methods = {"statsmodels": mixed_lm} | ({"gpboost": boosted} if importlib.util.find_spec("gpboost") else {})
     rows: list[dict[str, Any]] = []
     for table in (each for each in TABLES if each.name in options.tables.split(",")):
         tasks, groups = _tasks(table)

@@ -313,11 +313,13 @@ def serve() -> str:
 
 
 def statsmodels() -> str:
-    """statsmodels' mixed model beside nvdp fit: means over sizes of contexts, where both have the same folds."""
+    """Mixed models of statsmodels and gpboost beside nvdp fit: means over sizes of contexts, on the same folds."""
     found, ours = result("bench/mixed.json"), result("bench/tables.json")
     if found is None or ours is None:
         return "Made by `python benchmarks/mixed.py --json results/bench/mixed.json`."
-    lines = ["| table | context | nvdp fit | hierarchical GP | our mixed model | statsmodels |", "|" + " --- |" * 6]
+    methods = list(dict.fromkeys(row["method"] for row in found["rows"]))
+    head = ["table", "context", "nvdp fit", "hierarchical GP", "our mixed model", *methods]
+    lines = [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
     for table in dict.fromkeys(row["table"] for row in found["rows"]):
         for kind in ("random", "first"):
             theirs = [row for row in found["rows"] if (row["table"], row["kind"]) == (table, kind)]
@@ -326,10 +328,40 @@ def statsmodels() -> str:
                 continue
             names = ("ours", "hierarchical", "mixed")
             pairs = [[(row[f"{name}_LL"], row[f"{name}_RMSE"]) for row in same] for name in names]
-            pairs.append([(row["LL"], row["RMSE"]) for row in theirs])
+            for method in methods:
+                pairs.append([(row["LL"], row["RMSE"]) for row in theirs if row["method"] == method])
             cells = [[sum(part) / len(part) for part in zip(*each, strict=True)] for each in pairs]
             lines.append(f"| {table} | {kind} points | " + " | ".join(f"{a:.3f} / {b:.3g}" for a, b in cells) + " |")
     return "\n".join([*lines, "", "*LL / RMSE, means over 2, 4 and 8 points; `python benchmarks/mixed.py`.*"])
+
+
+def at_scale() -> str:
+    """Folders of many tasks: processor seconds and peak memory of nvdp predict."""
+    rows = [row for row in (result("bench/tables_at_scale.json") or {"rows": []})["rows"] if row["what"] == "predict"]
+    if not rows:
+        return "Made by `python benchmarks/tables_at_scale.py predict`."
+    lines = ["| tasks | rows predicted | processor seconds | rows a second of a core | peak memory |"]
+    lines.append("|" + " ---: |" * 5)
+    for row in rows:
+        numbers = (row["tasks"], row["rows"], row["processor_seconds"], row["rows_per_processor_second"])
+        lines.append(f"| {' | '.join(f'{each:,}' for each in numbers)} | {row['peak_mb']:,} MB |")
+    about = (
+        f"`python benchmarks/tables_at_scale.py predict`, model {rows[0]['model']}, {rows[0]['context']} context rows"
+    )
+    return "\n".join([*lines, "", f"*{about} a task, one thread.*"])
+
+
+def whole_tables() -> str:
+    """Large tables whole: processor seconds and peak memory of nvdp fit."""
+    rows = [row for row in (result("bench/tables_at_scale.json") or {"rows": []})["rows"] if row["what"] == "fit"]
+    if not rows:
+        return "Made by `python benchmarks/tables_at_scale.py fit`."
+    lines = ["| table | tasks | rows | --minutes | processor seconds in all | peak memory | verdict |"]
+    lines.append("|" + " --- |" * 7)
+    for row in rows:
+        size = f"{row['tasks']:,} | {row['rows']:,} | {row['minutes']:g} | {row['processor_seconds']:,}"
+        lines.append(f"| {row['table']} | {size} | {row['peak_mb']:,} MB | {row['verdict']} |")
+    return "\n".join([*lines, "", "*`python benchmarks/tables_at_scale.py fit`, one thread, report included.*"])
 
 
 def fill(page: str, **texts: str) -> None:
@@ -353,6 +385,7 @@ if __name__ == "__main__":
     fill("tables.md", estimator=estimator(), checks=checks())
     fill("active.md", regret=regret())
     fill("findings.md", statsmodels=statsmodels())
+    fill("scale.md", million=at_scale(), whole=whole_tables())
     fill("beyond.md", peer=peer())
     fill("when-to-use.md", real=real(), losses=real_losses(), boosting=real_boosting(), mixed=mixed_model())
     fill("when-to-use.md", general=general(), choose=choose())

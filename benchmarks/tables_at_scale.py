@@ -1,0 +1,115 @@
+"""Processor seconds and peak memory of `nvdp fit` on whole large tables, and of `nvdp predict` for a million tasks.
+
+    python benchmarks/tables_at_scale.py fit predict --json results/bench/tables_at_scale.json
+
+Each command is a process of its own with one thread. What was not asked for stays in the file.
+"""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import nvdp
+from nvdp.bench.tables import TABLES
+from nvdp.bench.timing import machine
+from nvdp.system import source_commit, write_text
+
+WHOLE = ("learning_curves", "cholesterol")
+MODEL, CONTEXT, QUERIES, FILE_TASKS = "gp-nvdp", 3, 2, 50_000
+
+
+def measured(arguments: list[str], place: Path) -> dict[str, Any]:
+    """Run a command; its exit code, seconds, processor seconds and peak memory."""
+    with (place / "said.txt").open("w") as said:
+        actions = [(os.POSIX_SPAWN_DUP2, said.fileno(), 1), (os.POSIX_SPAWN_DUP2, said.fileno(), 2)]
+        began = time.monotonic()
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        process = os.posix_spawn(
+            sys.executable, [sys.executable, "-m", "nvdp", *arguments], environment, file_actions=actions
+        )
+        _, status, used = os.wait4(process, 0)
+    lines = (place / "said.txt").read_text()
+    if code := os.waitstatus_to_exitcode(status):
+        raise SystemExit(f"nvdp {arguments[0]} ended with code {code}: {lines[-500:]}")
+    return {
+        "seconds": round(time.monotonic() - began),
+        "processor_seconds": round(used.ru_utime + used.ru_stime),
+        "peak_mb": round(used.ru_maxrss / 1024),
+    }
+
+
+def fits(place: Path, minutes: float) -> Iterator[dict[str, Any]]:
+    """`nvdp fit` on whole tables, reading, scoring, figures and report included."""
+    for table in (each for each in TABLES if each.name in WHOLE):
+        columns, file = table.columns, place / f"{table.name}.csv"
+        frame = table.frame()
+        frame.to_csv(file, index=False)
+        more = ["--log", columns.x[0]] if table.logarithm else []
+        more += ["--split-by", table.group] if table.group else []
+        names = ["--task", str(columns.task), "--x", ",".join(columns.x), "--y", ",".join(columns.y), *more]
+        out = place / f"model-{table.name}"
+        found = measured(["fit", str(file), *names, "--out", str(out), "--minutes", str(minutes), "--quiet"], place)
+        report = json.loads((out / "fit.json").read_text())["report"]
+        about = {"what": "fit", "table": table.name, "tasks": frame[columns.task].nunique(), "rows": len(frame)}
+        yield about | {"minutes": minutes, "steps": report["steps"], "verdict": report["verdict"]} | found
+
+
+def predictions(place: Path, numbers: list[int]) -> Iterator[dict[str, Any]]:
+    """`nvdp predict` for folders of so many tasks."""
+    columns = ["--task", "tree", "--x", "day", "--y", "size"]
+    for tasks in numbers:
+        folders = {}
+        for name, points in (("contexts", CONTEXT), ("queries", QUERIES)):
+            folders[name] = place / f"{name}-{tasks}"
+            folders[name].mkdir()
+            for first in range(0, tasks, FILE_TASKS):
+                random = np.random.default_rng([first, points])
+                tree = np.tile(np.arange(first, min(tasks, first + FILE_TASKS)), points)
+                frame = pd.DataFrame({"tree": tree, "day": random.uniform(-2, 2, len(tree))})
+                frame.assign(size=np.sin(frame["day"] + frame["tree"])).to_parquet(folders[name] / f"{first}.parquet")
+        out = place / f"predictions-{tasks}"
+        files = ["--context", str(folders["contexts"]), "--at", str(folders["queries"]), "--out", str(out)]
+        found = measured(["predict", MODEL, *columns, *files], place)
+        written = sum(len(pd.read_parquet(path, columns=["tree"])) for path in out.glob("*.parquet"))
+        if written != tasks * QUERIES:
+            raise SystemExit(f"{written} rows were written; expected {tasks * QUERIES}")
+        rate = round(tasks * QUERIES / max(1, found["processor_seconds"]))
+        yield (
+            {"what": "predict", "model": MODEL, "tasks": tasks, "context": CONTEXT, "rows": tasks * QUERIES}
+            | found
+            | {"rows_per_processor_second": rate}
+        )
+
+
+def main() -> None:
+    """Measure, and keep what was measured before of the other part."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="+", choices=["fit", "predict"])
+    parser.add_argument("--minutes", type=float, default=5.0, help="of a fit, as its option")
+    parser.add_argument("--tasks", default="100000,1000000", help="numbers of tasks to predict")
+    parser.add_argument("--json", type=Path, default=Path("results/bench/tables_at_scale.json"))
+    options = parser.parse_args()
+    before = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    rows = [row for row in before if row["what"] not in options.parts]
+    about = {"suite": "tables_at_scale", "commit": source_commit() or nvdp.__version__, "machine": machine(True)}
+    with TemporaryDirectory() as folder:
+        place, numbers = Path(folder), [int(each) for each in options.tasks.split(",")]
+        ways = {"fit": fits(place, options.minutes), "predict": predictions(place, numbers)}
+        for row in (row for part in options.parts for row in ways[part]):
+            print(row, flush=True)
+            rows.append(row)
+            write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
+    print(f"wrote {options.json}")
+
+
+if __name__ == "__main__":
+    main()
