@@ -67,6 +67,10 @@ def test_the_first_line_says_which_rival_is_better():
     ours, other = {"LL": -1.0, "RMSE": 2.0}, {"LL": -0.9, "RMSE": 2.5}
     line = verdict({"nvdp": ours, "hierarchical GP": other})
     assert line.startswith("hierarchical GP predicts the held-out tasks better than nvdp: LL -0.900 against -1.000")
+    level = verdict({"nvdp": ours, "mixed model": {"LL": -0.999, "RMSE": 2.5}})
+    assert (
+        level == "nvdp and mixed model are level on the held-out tasks: LL -1.000 and -0.999; nvdp has the lowest RMSE."
+    )
 
 
 def test_tasks_of_one_group_are_in_one_fold_and_held_out_together():

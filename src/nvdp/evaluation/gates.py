@@ -107,7 +107,7 @@ def verdict(name: str, gates: Sequence[Gate], rates: Sequence[float], floor: flo
     constant = by_name["constant rates"]
     idle = [rate < FLOOR_MARGIN * floor for rate in rates]
     if constant.passed:
-        text = f"the rates carry the context: constant rates cost {constant.value:.2f} nats"
+        text = f"the rates matter: constant rates cost {constant.value:.2f} nats"
         follows = by_name.get("spread follows")
         if follows is not None and not follows.passed:
             text += f", but not the doubt: spread and exact standard deviation correlate by {follows.value:.2f}"

@@ -96,7 +96,8 @@ def evaluate_run(
     config, model, step = load_any_run(folder)
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
     if tasks < 1 or (samples is not None and samples < 1):
-        raise InputError(f"evaluation needs at least 1 task and 1 sample; got {tasks} and {samples}")
+        got = f"{tasks} tasks" if tasks < 1 else f"{samples} samples"
+        raise InputError(f"evaluation needs at least 1 task and 1 sample; got {got}")
     if ask_gates and min(tasks, joint) < GATE_TASKS:
         raise InputError(f"gates need at least {GATE_TASKS} tasks (--tasks, --joint); got {min(tasks, joint)}")
     if config.episodes is None:

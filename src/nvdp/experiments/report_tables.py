@@ -319,6 +319,7 @@ def readme_table(results: Results) -> str:
         "Log-likelihood per point in nats, in two variants: *mean* is the score with mean parameters, *E log* is the\n"
         f"paper's formula, E log p over {samples} sampled functions. {tasks} validation tasks; highest *LL mean*\n"
         "first. The paper's six models have the paper's networks, or the *tuned recipe* of version 0.1: Fourier\n"
-        "features, Bayesian aggregation and residual networks. NVDP has the paper's bound."
+        "features, Bayesian aggregation and residual networks. NVDP has the paper's bound. Rows differ in steps and\n"
+        "seconds; *Rivals* in docs/results.md compares models with the same seconds."
     )
     return f"{note}\n\n{markdown_table(head, lines)}"

@@ -13,6 +13,7 @@ from nvdp.tables.rivals import SCORED_CASES, Case, Rival, score_cases, scored_ca
 from nvdp.tables.tasks import Arrays, is_ordered, standardised
 
 WORST = 5  # tasks of the report
+LEVEL = 0.005  # nats: a smaller difference says nothing of who predicts better
 CONTEXTS = (1, 2, 4, 8)  # sizes at which the learning curve of the report is measured
 CaseScores = dict[str, list[Case]]
 
@@ -122,13 +123,14 @@ def verdict(scores: dict[str, dict[str, float]]) -> str:
     name, best = max(others, key=lambda item: item[1]["LL"])
     closest, nearest = min(others, key=lambda item: item[1]["RMSE"])
     line = f"{ours} has the best log-likelihood of the held-out tasks"
-    if best["LL"] > own["LL"]:
+    if abs(best["LL"] - own["LL"]) < LEVEL:
+        line = f"{ours} and {name} are level on the held-out tasks: LL {own['LL']:.3f} and {best['LL']:.3f}"
+    elif best["LL"] > own["LL"]:
         line = f"{name} predicts the held-out tasks better than {ours}: LL {best['LL']:.3f} against {own['LL']:.3f}"
     if nearest["RMSE"] < own["RMSE"]:
         return f"{line}; {closest} has a lower RMSE ({nearest['RMSE']:.4g} against {own['RMSE']:.4g})."
-    return (
-        f"{line}; it also has the lowest RMSE." if best["LL"] <= own["LL"] else f"{line}; {ours} has the lowest RMSE."
-    )
+    first = best["LL"] <= own["LL"] - LEVEL
+    return f"{line}; {'it also' if first else ours} has the lowest RMSE."
 
 
 def _summaries(scores: CaseScores) -> dict[str, dict[str, float]]:
