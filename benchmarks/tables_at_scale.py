@@ -47,17 +47,17 @@ def measured(arguments: list[str], place: Path) -> dict[str, Any]:
     }
 
 
-def fits(place: Path, minutes: float) -> Iterator[dict[str, Any]]:
+def fits(place: Path, minutes: float, names: list[str]) -> Iterator[dict[str, Any]]:
     """`nvdp fit` on whole tables, reading, scoring, figures and report included."""
-    for table in (each for each in TABLES if each.name in WHOLE):
+    for table in (each for each in TABLES if each.name in names):
         columns, file = table.columns, place / f"{table.name}.csv"
         frame = table.frame()
         frame.to_csv(file, index=False)
         more = ["--log", columns.x[0]] if table.logarithm else []
         more += ["--split-by", table.group] if table.group else []
-        names = ["--task", str(columns.task), "--x", ",".join(columns.x), "--y", ",".join(columns.y), *more]
+        asked = ["--task", str(columns.task), "--x", ",".join(columns.x), "--y", ",".join(columns.y), *more]
         out = place / f"model-{table.name}"
-        found = measured(["fit", str(file), *names, "--out", str(out), "--minutes", str(minutes), "--quiet"], place)
+        found = measured(["fit", str(file), *asked, "--out", str(out), "--minutes", str(minutes), "--quiet"], place)
         report = json.loads((out / "fit.json").read_text())["report"]
         about = {"what": "fit", "table": table.name, "tasks": frame[columns.task].nunique(), "rows": len(frame)}
         yield about | {"minutes": minutes, "steps": report["steps"], "verdict": report["verdict"]} | found
@@ -95,15 +95,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="+", choices=["fit", "predict"])
     parser.add_argument("--minutes", type=float, default=5.0, help="of a fit, as its option")
+    parser.add_argument("--tables", nargs="*", choices=WHOLE, default=list(WHOLE), help="to fit")
     parser.add_argument("--tasks", default="100000,1000000", help="numbers of tasks to predict")
     parser.add_argument("--json", type=Path, default=Path("results/bench/tables_at_scale.json"))
     options = parser.parse_args()
     before = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
-    rows = [row for row in before if row["what"] not in options.parts]
+    rows = [
+        row for row in before if row["what"] not in options.parts or row.get("table") in set(WHOLE) - {*options.tables}
+    ]
     about = {"suite": "tables_at_scale", "commit": source_commit() or nvdp.__version__, "machine": machine(True)}
     with TemporaryDirectory() as folder:
         place, numbers = Path(folder), [int(each) for each in options.tasks.split(",")]
-        ways = {"fit": fits(place, options.minutes), "predict": predictions(place, numbers)}
+        ways = {"fit": fits(place, options.minutes, options.tables), "predict": predictions(place, numbers)}
         for row in (row for part in options.parts for row in ways[part]):
             print(row, flush=True)
             rows.append(row)

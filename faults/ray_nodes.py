@@ -84,7 +84,7 @@ def reproduced(place: Path) -> Tally:
         said = started.communicate()[1]
         tally.check(nodes[1].poll() is not None, "a node was killed while both trained", "no node was killed")
         tally.check(started.returncode == 0, "the command ended well", said[-500:])
-        results = {file.stem: file for file in out.rglob("*.json")}
+        results = {file.stem.removeprefix("quick-"): file for file in out.rglob("*.json")}
         tally.check(len(results) == RUNS, f"all {RUNS} runs have a result", f"{len(results)} of {RUNS}")
         before = {name: file.stat().st_mtime_ns for name, file in results.items()}
         again = subprocess.run([*REPRODUCE, *where], capture_output=True, text=True)
