@@ -316,7 +316,7 @@ def test_a_fitted_model_is_scored_on_new_tasks_and_told_with_its_columns(model, 
     assert "output size: around" in shown
     assert "task column: tree" in shown
     assert "for: size of a new tree at any day, from a few rows of it" in shown  # its card, as of a pretrained model
-    assert all(words in shown for words in ("trained on: ", "limits: scored on", "not for: ", "held-out tasks, context of"))
+    assert all(words in shown for words in ("trained on: ", "limits: scored on", "not for: ", "tasks, context of"))
     assert f"`nvdp score {model} test.csv`" in str(run("eval", model).exception)
 
 
