@@ -24,7 +24,7 @@ def with_gain(folder: Path, mean: float) -> Results:
 
 def test_a_verdict_needs_two_standard_errors(tmp_path):
     verdicts = {mean: claims_table(with_gain(tmp_path, mean)).splitlines()[-1] for mean in (0.25, -0.25, 0.1)}
-    assert f"| {REPRODUCED} | +0.25 ± 0.10 nats" in verdicts[0.25]
+    assert f"| {REPRODUCED} | +0.250 ± 0.100 nats" in verdicts[0.25]
     assert f"| {REVERSED} | -0.25" in verdicts[-0.25]
     assert "| not reproduced | +0.10" in verdicts[0.1]
 
