@@ -179,7 +179,7 @@ def rivals_table(results: Results) -> str:
         steps, seconds = rows[f"{title}-seed-0"]["steps"], statistics.mean(run["seconds"] for run in runs if run)
         cells = [*map(mean_and_error, by_score), f"{steps:,}", f"{seconds:.0f}"]
         lines[statistics.mean(by_score[0])] = [f"`{title}`", *cells]
-    head = ["model", "LL mean", "LL E log", "PLL E log", "together, 5", "together, 20", "30 fed back, 5", "…, 20"]
+    head = ["model", "LL mean", "LL E log", "PLL E log", "together, 5", "together, 20", "fed back, 5", "fed back, 20"]
     ordered = [lines[score] for score in sorted(lines, reverse=True)]
     return markdown_table([*head, "steps", "seconds"], ordered) if lines else ""
 
