@@ -13,10 +13,11 @@ import torch
 from command_line import nvdp as nvdp_command
 
 import nvdp
+from nvdp.cards import card_lines, card_of
 from nvdp.data.gp import GPTasks
 from nvdp.errors import NameNote
 from nvdp.evaluation.metrics import evaluate
-from nvdp.loading import card_lines, card_of, find_run, pretrained_names
+from nvdp.loading import find_run, pretrained_names
 from nvdp.units import Units
 
 WEIGHTS = Path(nvdp.__file__).parent / "weights"

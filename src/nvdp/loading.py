@@ -12,19 +12,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from safetensors import SafetensorError
 from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
+from nvdp.cards import FIT, FIT_VERSION, NEIGHBOURS, PROCESS, card_of, fit_of
 from nvdp.data import gp
 from nvdp.data.priors import PriorTasks
 from nvdp.data.registry import IMAGE_TASKS
-from nvdp.data.tables import Columns
-from nvdp.errors import InputError, NameNote, check_format, unknown_name
+from nvdp.data.tables import Columns, split_tasks
+from nvdp.errors import InputError, NameNote, unknown_name
 from nvdp.evaluation.explain import Explanation, Neighbours, explain
 from nvdp.models.base import RegressionModel
-from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.posteriors.adjusted import AdjustedPosterior, Adjustment
 from nvdp.system import check_outputs, new_folder, write_text
@@ -35,9 +34,6 @@ from nvdp.units import MOST_INPUTS, ContextUnits, PosteriorInUnits, TaskUnits, U
 if TYPE_CHECKING:
     from nvdp.models.state import TaskState
 
-FIT, FIT_VERSION, SCORES, CARD = "fit.json", 2, "scores.json", "card.json"
-PROCESS = "process.safetensors"  # the hierarchical GP of a table, where the network predicts its residuals
-NEIGHBOURS = "neighbours.safetensors"  # curves of training tasks
 # Inputs that the models of a family of tasks were trained on.
 X_RANGES = {"gp": gp.DOMAIN, "trig": (-math.pi, math.pi), **dict.fromkeys(IMAGE_TASKS, (0.0, 1.0))}
 
@@ -126,39 +122,65 @@ class Predictor:
             self.warn_far(x, y)
         return self.in_units(posterior, units)
 
-    def explain(self, x: Any, y: Any) -> Explanation:
+    @property
+    def fills_in(self) -> bool:
+        """Whether outputs of a context may be missing: a process fills them in."""
+        return self.adjustment is not None and self.adjustment.process is not None
+
+    def rows(self, frame: Any) -> tuple[Any, Any]:
+        """Inputs and outputs of the rows of one task, as `adapt` takes them.
+
+        Args:
+            frame: A DataFrame with the columns of the fitted table; dates and words as there. The column of tasks may
+                be left out, and without the columns of outputs there are none.
+
+        Returns:
+            Arrays (points, features) and (points, outputs); rows with an empty cell are left out.
+        """
+        if self.columns is None:
+            raise InputError(f"{self.model.config.name} was not fitted to a table; give x and y as arrays")
+        names = self.columns if self.columns.task in frame.columns else replace(self.columns, task=None)
+        if not any(name in frame.columns for name in names.y):
+            names = replace(names, y=(), log=tuple(name for name in names.log if name in names.x))
+        table = split_tasks(frame, replace(names, group=None), "the frame", partial=self.fills_in)
+        if len(table.tasks) > 1:
+            raise InputError(f"the frame holds {len(table.tasks)} tasks; expected the rows of one")
+        return table.tasks[0].x, table.tasks[0].y
+
+    def explain(self, x: Any, y: Any = None) -> Explanation:
         """Why it answers so: the nearest training tasks, and what each context point changes.
 
         Args:
-            x: Inputs of a context (points, features), in the user's units.
+            x: Inputs of a context (points, features), in the user's units; or rows of the fitted table, see `rows`.
             y: Its outputs.
 
         Returns:
             See `nvdp.evaluation.explain.Explanation`.
         """
-        return explain(self, x, y)
+        return explain(self, *(self.rows(x) if y is None else (x, y)))
 
     def plot(
-        self, x: Any, y: Any, path: str | Path, others: tuple[Any, Any] | None = None, force: bool = False
+        self, x: Any, y: Any = None, path: str | Path = "task.png", others: Any = None, force: bool = False
     ) -> list[Path]:
-        """Draw a task: the prediction from its rows over the range of the first input, with its 90 % interval.
+        """Draw a task: the prediction of all outputs over the range of the first input, with its 90 % interval.
 
         Args:
-            x: Inputs of the rows.
-            y: Their outputs; the first is drawn.
+            x: Inputs of the rows to predict from; or rows of the fitted table, see `rows`.
+            y: Their outputs.
             path: A PNG; a PDF goes beside it.
-            others: Further rows (x, y) to show, which are not predicted from.
+            others: Further rows to show, which are not predicted from: (x, y), or rows of the fitted table.
             force: Whether existing files are replaced.
 
         Returns:
             The files written.
         """
-        from nvdp.plots.tables import figure_tables, task_panel
+        from nvdp.plots.tables import TaskRows, figure_tasks
 
         check_outputs([Path(path), Path(path).with_suffix(".pdf")], force=force)
-
+        points = self.rows(x) if y is None else (x, y)
+        shown = self.rows(others) if hasattr(others, "columns") else others
         names = self.columns or Columns(None, ("x",), ("y",))
-        return figure_tables([task_panel(self, x, y, others)], path, names.x[0], names.y[0], names.x[0] in names.dates)
+        return figure_tasks(self, [TaskRows("", *points, shown)], path, names)
 
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
@@ -255,95 +277,6 @@ def _weights() -> Path:
     return Path(str(files("nvdp") / "weights"))
 
 
-def card_of(folder: Path) -> dict[str, Any]:
-    """What is known of a model: what it is, how long it was trained, and what was measured, if anything was.
-
-    Returns:
-        `model`, `task`, `steps` and, where there are some, `scores`: LL, RLL and PLL or the accuracy of a pretrained
-        model; of a model of ``nvdp fit`` those of it and its rivals, beside the whole `report`. Of both also `about`:
-        what it is for, its training data, its limits, and when not to use it; and the `seconds` of training, a `note`
-        about it, the `coverage` of intervals and scores `by_context` size, where they were measured.
-
-    >>> card = card_of(find_run("gp"))
-    >>> card["model"], card["task"], card["scores"]["PLL"] > 0.9
-    ('nvdp-conv', 'gp', True)
-    """
-    config = RunConfig.load(folder / CONFIG)
-    card: dict[str, Any] = {"model": config.model.name, "task": config.task, "steps": config.steps}
-    if (folder / CARD).exists():
-        card["about"] = json.loads((folder / CARD).read_text())
-    if fitted := fit_of(folder):
-        return card | _fit_card(fitted)
-    if not (folder / SCORES).exists():
-        return card
-    record = json.loads((folder / SCORES).read_text())
-    evaluation = record["evaluation"]
-    scores = {metric: row["mean_parameters"] for metric, row in evaluation.get("scores", {}).items()}
-    of_classes = {metric: evaluation[metric] for metric in ("accuracy", "nll", "ece") if metric in evaluation}
-    card |= {"steps": record["steps"], "scores": scores or of_classes}
-    if "coverage" in evaluation:
-        card["coverage"] = evaluation["coverage"]
-    return card | {name: record[name] for name in ("seconds", "note", "by_context") if name in record}
-
-
-def _fit_card(fitted: dict[str, Any]) -> dict[str, Any]:
-    """What the report of a fit says, in the form of a model that comes with the package."""
-    report, units, columns = fitted["report"], fitted["units"], fitted["columns"]
-    card = {"steps": report.get("steps"), "scores": report.get("scores", {}), "report": report}
-    if columns is None or not {"model", "tasks", "recipe", "verdict", "seconds"} <= report.keys():
-        return card
-    inputs, outputs = ", ".join(columns.x), ", ".join(columns.y)
-    ranges = zip(columns.x, units.x_low, units.x_high, strict=False)  # given columns come after those of x
-    ends = ((name, *(f"{end:g}" if name not in columns.dates else end for end in pair)) for name, *pair in ranges)
-    learned = ", ".join(f"{name} from {' to '.join(columns.written(name, list(pair)))}" for name, *pair in ends)
-    what = columns.task or "task"
-    own = {size: scores.get(report["model"], {}) for size, scores in report.get("by_context", {}).items()}
-    measured = ("LL", "coverage90", "coverage50")
-    return card | {
-        "about": {
-            "for": f"{outputs} of a new {what} at any {inputs}, from a few rows of it",
-            "trained_on": f"{report['tasks']['training']} tasks of a table, {learned}; {report['recipe']}",
-            "limits": f"scored on {report['tasks']['scored']} tasks that were held out: {report['verdict']}",
-            "not_for": f"a {what} unlike those of the table, and {inputs} outside the range of training",
-        },
-        "seconds": report["seconds"],
-        "by_context": [
-            {"data": "held-out tasks", "context": int(size), **{name: row[name] for name in measured if name in row}}
-            for size, row in own.items()
-        ],
-    }
-
-
-def card_lines(card: dict[str, Any]) -> list[str]:
-    """The card of a model as lines of text: what ``nvdp info`` prints and the web page shows.
-
-    >>> card_lines(card_of(find_run("gp")))[0].split(";")[0]
-    "for: the paper's GP tasks"
-    """
-    lines = [f"{name.replace('_', ' ')}: {text}" for name, text in card.get("about", {}).items()]
-    if "seconds" in card:
-        note = f": {card['note']}" if "note" in card else ""
-        lines.append(f"training took {card['steps']:,} steps and {card['seconds']:,.0f} seconds{note}")
-    lines += [f"{name}: {_text(score)}" for name, score in card.get("scores", {}).items()]
-    if "coverage" in card:
-        shares = ", ".join(f"{share:.1%} inside {level}" for level, share in card["coverage"].items())
-        lines.append(f"intervals cover: {shares}")
-    return lines + [_row_text(row) for row in card.get("by_context", [])]
-
-
-def _text(score: Any) -> str:
-    if isinstance(score, dict):
-        return ", ".join(f"{name} {_text(value)}" for name, value in score.items())
-    return f"{score:.4g}" if isinstance(score, float) else str(score)
-
-
-def _row_text(row: dict[str, Any]) -> str:
-    """Scores at one context size."""
-    levels = [level for level in (90, 50) if f"coverage{level}" in row]
-    inside = "".join(f", {row[f'coverage{level}']:.1%} inside {level} % intervals" for level in levels)
-    return f"{row['data']}, context of {row['context']}: LL {row['LL']:.2f}{inside}"
-
-
 def pretrained_card(name: str) -> dict[str, Any]:
     """`card_of` a pretrained model, with its name and the size of its weights."""
     folder = _weights() / name
@@ -383,55 +316,3 @@ def write_fit(place: Path, predictor: Predictor, steps: int, report: dict[str, A
         (place / NEIGHBOURS).write_bytes(tensors_to_bytes(near.tensors()))
     write_text(place / FIT, json.dumps(about, indent=1) + "\n")
     load(place)
-
-
-def fit_of(folder: Path) -> dict[str, Any] | None:
-    """What the fit.json of a folder says, if there is one: units, columns and report."""
-    path = folder / FIT
-    if not path.exists():
-        return None
-    try:
-        about = json.loads(path.read_text())
-        check_format(path, about["version"], FIT_VERSION, "fit again")
-        names, report = about["columns"], dict(about["report"])
-        columns = None if names is None else _columns(names)
-        units, adjustment = Units.from_dict(about["units"]), _adjustment(folder, about.get("adjustment"))
-        near = _neighbours(folder / NEIGHBOURS, about.get("neighbours"))
-        return {"units": units, "columns": columns, "report": report, "adjustment": adjustment, "neighbours": near}
-    except (OSError, KeyError, TypeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from None
-
-
-def _columns(names: dict[str, Any]) -> Columns:
-    levels = tuple(tuple(each) for each in names.get("levels", ()))
-    x, y, given = (tuple(names.get(part, ())) for part in ("x", "y", "given"))
-    log, dates = (tuple(names.get(part, ())) for part in ("log", "dates"))
-    return Columns(names["task"], x, y, names.get("group"), given, levels, log, dates)
-
-
-def _neighbours(path: Path, names: list[str] | None) -> Neighbours | None:
-    if names is None:
-        return None
-    try:
-        tensors = tensors_from_bytes(path.read_bytes())
-        near = Neighbours(tuple(map(str, names)), tensors["x"], tensors["curves"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"{path} is missing or damaged: {error}") from None
-    if len(near.curves) != len(near.names):
-        raise InputError(f"{path} holds {len(near.curves)} tasks; {FIT} names {len(near.names)}")
-    return near
-
-
-def _adjustment(folder: Path, numbers: dict[str, Any] | None) -> Adjustment | None:
-    if numbers is None:
-        return None
-    path, process = folder / PROCESS, None
-    if numbers["process"]:
-        try:
-            process = HierarchicalGP.from_tensors(tensors_from_bytes(path.read_bytes()))
-        except (OSError, SafetensorError, KeyError, ValueError) as error:
-            raise InputError(f"{path} is missing or damaged: {error}") from None
-    ahead = numbers.get("factors_ahead", numbers["factors"])  # fits of 0.2.0 made no difference
-    around, share = numbers.get("around", numbers["process"]), numbers.get("share", 1.0)
-    sizes, factors, (outliers, width) = tuple(numbers["sizes"]), tuple(numbers["factors"]), numbers.get("tail", (0, 1))
-    return Adjustment(process, around, share, sizes, factors, tuple(ahead), (float(outliers), float(width)))

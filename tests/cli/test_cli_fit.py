@@ -274,7 +274,7 @@ def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
         (changed(day=3.0), ""),
         (pd.concat([growth(), growth()]), ""),
         (changed(size=7.0), "'size' is constant"),
-        (growth(2), "so few tasks"),
+        (growth(2), "few tasks: the 1 held-out task"),
         (changed(size=growth()["size"] * 1e12), ""),
         (changed(day=growth()["day"] * 1e-9 + 5), ""),
     ],
@@ -315,7 +315,7 @@ def test_a_fitted_model_is_scored_on_new_tasks_and_told_with_its_columns(model, 
     assert "input day: learned from" in shown
     assert "output size: around" in shown
     assert "task column: tree" in shown
-    assert "for: size of a new tree at any day, from a few rows of it" in shown  # its card, as of a pretrained model
+    assert "for: size of a new tree, from a few rows of it, at day from" in shown  # its card, as of a pretrained model
     assert all(words in shown for words in ("trained on: ", "limits: scored on", "not for: ", "tasks, context of"))
     assert f"`nvdp score {model} test.csv`" in str(run("eval", model).exception)
 

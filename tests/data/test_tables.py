@@ -79,6 +79,19 @@ def test_parquet_keeps_types_and_is_told_about_like_a_csv(tmp_path):
         ("tree,day,size\n", "0 rows"),
         ("", "is empty"),
         ("tree,day,size\na,,1\nb,1,\n", "each of its 2 rows has an empty cell"),
+        ("tree,day,size\na,1,\nb,1,\n", "column 'size' is empty; nothing is left"),
+        ("\n \n\n", "is empty"),
+        (
+            'tree,day,size\na,1,"1,234.5"\n',
+            "holds '1,234.5' in line 2; expected a number without a thousands",
+        ),
+        ('tree,day,size\na,1,"1,5"\n', "holds '1,5' in line 2; expected a number with a decimal point"),
+        ("tree;day;size\na;1;2,5\na;2;1.234\n", "holds '1.234' in line 3, in a file with decimal commas"),
+        ("tree;day;size\na;1;1.234,5\n", "holds '1.234,5' in line 2; expected a number without a thousands"),
+        ("tree,day,size\na,1,2024-03-01\n", "expected a number; dates are for columns of --x"),
+        ("tree,day,size\na,\0,1\n", "holds '\\x00' in line 2"),
+        ("tree,day,size\n\xe9,1,1\n".encode("latin-1"), "byte 0xe9 is not UTF-8 text; save it as CSV UTF-8"),
+        (b"\xd0\xcf\x11\xe0 and more", "it is an old Excel file; save it as .xlsx or CSV"),
         ("tree,day,size\na,1,2\na,1,2,3,4\n", "cannot be read as a table"),
         (b"\xff\xfe\x00\x01,\x80\n", "cannot be read as a table"),
     ],
@@ -179,3 +192,81 @@ def test_an_excel_file_is_read_like_a_csv(tmp_path):
     (tmp_path / "t.xlsx").write_bytes(b"PK no workbook")
     with pytest.raises(InputError, match="cannot be read as a table"):
         read_tasks(tmp_path / "t.xlsx", COLUMNS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tree\tday\tsize\na\t1,5\t2\n",
+        "sep=;\ntree;day;size\na;1,5;2\n",
+        "\n\ntree;day;size\na;1,5;2\n",
+        "tree,day,size\na,1.5,2\n".encode("utf-16"),
+    ],
+    ids=["tabs", "Excel's first line", "blank lines first", "UTF-16"],
+)
+def test_what_spreadsheets_write_is_read(table, text):
+    (task,) = table(text).tasks
+    assert (task.name, task.x.item(), task.y.item()) == ("a", 1.5, 2.0)
+
+
+def test_a_point_is_decimal_where_no_comma_is(table):
+    assert table("tree;day;size\na;1;1.234\n").tasks[0].y.item() == 1.234
+    assert table("tree;day;size;code\na;1;2,5;1.234\n").tasks[0].y.item() == 2.5  # a column that is not used
+
+
+@pytest.mark.parametrize(
+    ("cells", "days"),
+    [
+        (["2024-01-01", "2024-01-03"], [19723, 19725]),
+        (["2024-01-01 06:00", "2024-01-03 12:00"], [19723.25, 19725.5]),
+        (["1.1.2024", "03.01.2024"], [19723, 19725]),
+        (["13.1.2024 18:00", "14.1.2024 0:00"], [19735.75, 19736]),
+        (["13/1/2024", "3/1/2024"], [19735, 19725]),
+        (["1/13/2024 12:00", "1/3/2024 0:00"], [19735.5, 19725]),
+        (["2024/1/13", "2024/01/03"], [19735, 19725]),
+        (["2024-01", "2024-02"], [19723, 19754]),
+        (["1/2024", "02/2024"], [19723, 19754]),
+        (["20240101", "20240103"], [19723, 19725]),
+    ],
+    ids=lambda each: str(each[0]),
+)
+def test_dates_in_many_forms_are_days(table, cells, days):
+    rows = "".join(f"a,{cell},1\n" for cell in [*cells, "NA"])
+    assert table(f"tree,day,size\n{rows}").tasks[0].x[:, 0].tolist() == days
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["3/4/2024", "5/6/2024"], "'3/4/2024' in line 2; expected a number; the order of day and month is not known"),
+        (["13/4/2024", "4/13/2024"], "holds '4/13/2024' in line 3; expected a date such as 13/4/2024"),
+        (["2024-01-01", "2024-01-02", "soon"], "holds 'soon' in line 4; expected a date such as 2024-01-01"),
+        (["2024-01-01", "2024-02-30", "2024-03-01"], "holds '2024-02-30' in line 3; expected a date such as"),
+        (["1.4.24", "1.5.24"], "holds '1.4.24' in line 2; expected a number; write dates as 2024-03-31"),
+    ],
+    ids=["ambiguous", "contradictory", "word", "no such day", "two digits"],
+)
+def test_dates_that_are_not_clear_are_refused_with_their_line(table, cells, words):
+    with pytest.raises(InputError) as caught:
+        table("tree,day,size\n" + "".join(f"a,{cell},1\n" for cell in cells))
+    assert words in str(caught.value)
+
+
+def test_the_fitted_table_says_whether_an_input_is_a_date_and_which_order_it_has():
+    def frame(*cells):
+        return pd.DataFrame({"tree": "a", "day": cells, "size": 1.0})
+
+    dates = COLUMNS.learned(frame("3/25/2024", "3/1/2024"), "t.csv")
+    assert (dates.dates, dates.date_forms) == (("day",), ("%m/%d/%Y",))
+    assert split_tasks(frame("3/4/2024"), dates).tasks[0].x.item() == 19786.0  # 4 March
+    assert split_tasks(frame("2024-03-04"), dates).tasks[0].x.item() == 19786.0
+    for cells, words in (
+        (("25/3/2024",), "holds '25/3/2024' in line 2; expected a date"),
+        ((19786,), "holds '19786' in line 2; expected a date"),
+        (("2024-03-04", "x", "2024-03-04"), "holds 'x' in line 3; expected a date"),
+    ):
+        with pytest.raises(InputError, match=words):
+            split_tasks(frame(*cells), dates)
+    numbers = COLUMNS.learned(frame(1.0, 2.0), "t.csv")
+    with pytest.raises(InputError, match="holds '2024-03-04' in line 2; expected a number, as in the fitted table"):
+        split_tasks(frame("2024-03-04"), numbers)

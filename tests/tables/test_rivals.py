@@ -68,9 +68,13 @@ def test_the_first_line_says_which_rival_is_better():
     line = verdict({"nvdp": ours, "hierarchical GP": other})
     assert line.startswith("hierarchical GP predicts the held-out tasks better than nvdp: LL -0.900 against -1.000")
     level = verdict({"nvdp": ours, "mixed model": {"LL": -0.999, "RMSE": 2.5}})
-    assert (
-        level == "nvdp and mixed model are level on the held-out tasks: LL -1.000 and -0.999; nvdp has the lowest RMSE."
-    )
+    said = "nvdp and mixed model are level on the held-out tasks: LL -1.000 and -0.999; nvdp has the lowest RMSE (2)."
+    assert level == said
+    unsure = verdict({"nvdp": ours, "mixed model": other}, errors={"mixed model": 0.06})
+    assert unsure.startswith("mixed model is ahead")
+    assert "within two standard errors: -0.900 against -1.000 of nvdp (difference 0.100 ± 0.060)" in unsure
+    apart = verdict({"nvdp": ours, "mixed model": other}, {"a": {"nvdp": ours, "mixed model": other}})
+    assert apart.endswith("; of a nvdp has the lowest RMSE (2).")
 
 
 def test_tasks_of_one_group_are_in_one_fold_and_held_out_together():

@@ -13,7 +13,8 @@ from fastapi.testclient import TestClient
 from small_served import regression
 
 import nvdp
-from nvdp.loading import card_lines, card_of, find_run
+from nvdp.cards import card_lines, card_of
+from nvdp.loading import find_run
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.web import limits

@@ -62,9 +62,9 @@ def evaluate(
 
     Example: nvdp eval runs/first --tasks 512
     """
+    from nvdp.cards import FIT, card_of
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run
-    from nvdp.loading import FIT, card_of
     from nvdp.system import keep_freed_memory, use_threads
 
     if (run / FIT).exists():

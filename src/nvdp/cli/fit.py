@@ -1,7 +1,9 @@
 """The command that fits a model to a table of many short series: ``nvdp fit``."""
 
+from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -13,12 +15,10 @@ from nvdp.cli.tables import column_names, say
 from nvdp.errors import InputError, counted
 
 if TYPE_CHECKING:
-    import numpy as np
+    from nvdp.tables.fit import TableFit
 
-    from nvdp.loading import Predictor
-    from nvdp.plots.tables import TablePanel
-
-DRAWN = 4
+DRAWN = 4  # tasks
+MOST_COLUMNS = 4  # of errors, one for each output
 
 
 @app.command(rich_help_panel=OWN_DATA)
@@ -26,12 +26,12 @@ def fit(
     file: Annotated[
         Path,
         typer.Argument(
-            help="A CSV (also with ; or as .gz), Excel or Parquet file, one row a point; or a folder of Parquet."
+            help="A CSV (also with ; or tabs, or .gz), .xlsx or Parquet file, one row a point; or a folder of Parquet."
         ),
     ],
     task: Annotated[str, typer.Option(help="The column that says which task a row belongs to.")],
     x: Annotated[
-        str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31 or 31.3.2024.")
+        str, typer.Option(help="The columns of inputs, separated by commas; dates as 2024-03-31, 31.3.2024, 2024-03 …")
     ],
     y: Annotated[str, typer.Option(help="The columns of outputs, separated by commas.")],
     out: Annotated[Path, typer.Option(help="Folder for the model; must be new or empty.")],
@@ -73,7 +73,7 @@ def fit(
     """
     from nvdp.data.tables import Columns
     from nvdp.system import use_threads
-    from nvdp.tables.fit import MOST_ROWS, fit_table
+    from nvdp.tables.fit import fit_table
     from nvdp.tables.fitted import HowToFit
     from nvdp.tables.report import write_report
 
@@ -83,70 +83,72 @@ def fit(
     constant, logs = (column_names(names) if names else () for names in (given, log))
     columns = Columns(task, column_names(x), column_names(y), split_by, constant, log=logs)
     try:
-        done = fit_table(file, columns, out, HowToFit(model, steps, minutes, seed, not quiet, device, forecast), folds)
+        how = HowToFit(model, steps, minutes, seed, not quiet, device, forecast)
+        done = fit_table(file, columns, out, how, folds, say)
     except (KeyboardInterrupt, SystemExit):
         say(f"stopped; nothing was fitted, and nothing is left in {out}")
         raise
     report = done.report
-    if left_out := report["rows"]["left_out"]:
-        say(f"left out {left_out} of {report['rows']['read']} rows: a cell is empty")
-    if partial := report["rows"]["partial"]:
-        say(f"{partial} rows lack some of their outputs; the others are used")
-    for name, (low, high) in report["wide"].items():
-        say(f"column '{name}' goes from {low:g} to {high:g}: try --log {name}")
-    if in_all := report["rows"]["tasks_in_all"]:
-        say(f"of about {in_all} tasks a random sample was kept; more are not needed to learn from")
-    for name in report["constant_outputs"]:
-        say(f"column '{name}' is constant; there is nothing to learn about it")
     tasks = report["tasks"]
-    if tasks["too_short"]:
-        say(f"left out {counted(tasks['too_short'], 'task')} with fewer than 2 whole rows")
-    if tasks["thinned"]:
-        large = counted(tasks["thinned"], "task")
-        say(f"of {large} with more than {MOST_ROWS:,} rows a random {MOST_ROWS:,} were kept")
     if tasks["too_few_for_both"]:
-        say(f"so few tasks: the held-out ones ({tasks['held_out']}) also ended the training, so their scores flatter")
-    way = f", by {folds}-fold cross-validation" if folds else ""
-    of_all = "" if tasks["scored"] == tasks["held_out"] else f" of {tasks['held_out']}"
-    kinds = {"from the first points of each" if forecast else "each from 3 to 10 of its points": report["scores"]}
-    if not forecast and report["forecast_scores"]:
-        kinds["from the first points of each"] = report["forecast_scores"]
+        held = counted(tasks["held_out"], "held-out task")
+        say(f"few tasks: the {held} also ended the training, so the scores are optimistic")
     typer.echo(report["verdict"])
-    for kind, scores in kinds.items():
-        table = Table(title=f"{tasks['scored']}{of_all} held-out tasks, {kind}{way}")
-        for column in ("", "LL", "RMSE", "in 90 % interval"):
-            table.add_column(column, justify="right" if column else "left", no_wrap=True)
-        for name, row in scores.items():
-            table.add_row(name, f"{row['LL']:.3f}", f"{row['RMSE']:.4g}", f"{row['coverage90']:.1%}")
-        Console().print(table)
+    _print_scores(report, columns.y)
     typer.echo(
         f"{report['model']}: {report['steps']} steps on {tasks['training']} tasks ({report['recipe']}) in "
         f"{report['seconds']:.0f} s, best at step {report['best_step']}; saved in {out}"
     )
     if report["still_improving"]:
         say("held-out tasks were still predicted better and better at the end: more --minutes or --steps should help")
-    from nvdp.plots.tables import figure_calibration, figure_tables
-
-    figures: dict[str, Path] = {}
-    if len(columns.x) == 1:
-        shown = enumerate(zip(done.names, done.shown, strict=True))
-        panels = [_held_out_panel(done.predictor, *task, name, i) for i, (name, task) in shown if i < DRAWN]
-        dates = columns.x[0] in done.predictor.columns.dates if done.predictor.columns else False
-        names = columns.x[0], columns.y[0]
-        figures["Held-out tasks"], *_ = figure_tables(panels, out / "heldout.png", *names, dates)
-    numbers = report["calibration"]
-    named = {f"{name} calibration": shares for name, shares in numbers["shares"].items()}
-    figures["Intervals of held-out tasks"], *_ = figure_calibration(numbers["levels"], named, out / "calibration.png")
-    for path in [*figures.values(), *write_report(out, report, columns, figures)]:
+    figures = _draw(done, out)
+    known = done.predictor.columns or columns
+    for path in [*figures.values(), *write_report(out, report, known, figures)]:
         typer.echo(f"wrote {path}")
 
 
-def _held_out_panel(predictor: "Predictor", x: "np.ndarray", y: "np.ndarray", name: str, index: int) -> "TablePanel":
+def _print_scores(report: dict[str, Any], outputs: Sequence[str]) -> None:
+    """One table for each way to choose contexts; errors of several outputs have columns of their own."""
+    tasks, folds = report["tasks"], report["folds"]
+    of_all = "" if tasks["scored"] == tasks["held_out"] else f" of {tasks['held_out']}"
+    way = f", by {folds}-fold cross-validation" if folds else ""
+    kinds = {"forecast" if report["forecast"] else "random": report["scores"]}
+    if report["forecast_scores"]:
+        kinds["forecast"] = report["forecast_scores"]
+    for kind, scores in kinds.items():
+        low, high = report["context_sizes"][kind]
+        size = counted(high, "point") if low == high else f"{low} to {high} points"
+        chosen = "the first" if kind == "forecast" else "random"
+        held = f"{tasks['scored']}{of_all} held-out {'task' if tasks['scored'] == 1 else 'tasks'}"
+        by_output = report["by_output"].get(kind) or {"": scores}
+        errors = by_output if len(by_output) <= MOST_COLUMNS else {}
+        table = Table(title=f"{held}, each from {size} ({chosen}){way}")
+        for column in ("", "LL", *(f"RMSE\n{output}".strip() for output in errors), "inside\n90 %"):
+            table.add_column(column, justify="right" if column else "left", no_wrap=True)
+        for name, row in scores.items():
+            own = (f"{each[name]['RMSE']:.4g}" for each in errors.values())
+            table.add_row(name, f"{row['LL']:.3f}", *own, f"{row['coverage90']:.1%}")
+        Console().print(table)
+
+
+def _draw(done: "TableFit", out: Path) -> dict[str, Path]:
+    """Figures by the titles of their sections in the report."""
     import torch
 
-    from nvdp.plots.tables import task_panel
+    from nvdp.plots.tables import TaskRows, figure_calibration, figure_tasks
+    from nvdp.tables.report import CALIBRATION, CURVES
     from nvdp.tables.rivals import scoring_task
 
-    case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index)
-    others = case.x_target.numpy(), case.y_target.numpy()
-    return task_panel(predictor, case.x_context.numpy(), case.y_context.numpy(), others, name)
+    figures: dict[str, Path] = {}
+    columns, forecast = done.predictor.columns, bool(done.report["forecast"])
+    if columns is not None and len(columns.x) == 1:
+        rows, shown = [], zip(done.names, done.shown, strict=True)
+        for index, (name, (x, y)) in enumerate(islice(shown, DRAWN if len(columns.y) < 3 else DRAWN // 2)):
+            case = scoring_task(torch.from_numpy(x), torch.from_numpy(y), 0, index, prefix=forecast)
+            others = case.x_target.numpy(), case.y_target.numpy()
+            rows.append(TaskRows(name, case.x_context.numpy(), case.y_context.numpy(), others))
+        figures[CURVES], *_ = figure_tasks(done.predictor, rows, out / "heldout.png", columns)
+    numbers = done.report["calibration"]
+    named = {f"{name} calibration": shares for name, shares in numbers["shares"].items()}
+    figures[CALIBRATION], *_ = figure_calibration(numbers["levels"], named, out / "calibration.png")
+    return figures

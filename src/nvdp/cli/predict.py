@@ -72,6 +72,7 @@ def predict(
     from nvdp.loading import load
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, use_threads, write_text
+    from nvdp.tables.notes import unit_notes
     from nvdp.tables.predict import contexts_of, predictions, queries_of
 
     use_threads()
@@ -91,6 +92,7 @@ def predict(
         raise InputError(f"--plot draws functions of one input; there are {len(columns.x)}")
     given = read_frame(context)
     if predictor.columns is not None and columns.task not in given.columns:
+        say(f"{context} has no column '{columns.task}': its {counted(len(given), 'row')} are of one task")
         columns = replace(columns, task=None)
     known = contexts_of(predictor, columns, given, str(context))
     say(known.note)
@@ -101,22 +103,27 @@ def predict(
     say(queries.note)
     if unknown := [each.name for each in queries.tasks if each.name not in contexts]:
         without = "1 task has" if len(unknown) == 1 else f"{len(unknown)} tasks have"
-        say(f"{without} no context, the first is '{unknown[0]}': predicted without one")
-    with say_far(predictor, known.tasks, queries.tasks):
+        others = f" ({context} has '{names[0]}')" if len(unknown) == len(queries.tasks) else ""
+        mean = [name for name in columns.given if name not in frame.columns]
+        taken = f", with the mean of {', '.join(mean)}" if mean else ""
+        say(f"{without} no context, the first is '{unknown[0]}'{others}: predicted without one{taken}")
+    for note in unit_notes(predictor.units, known.tasks, columns):
+        say(note)
+    with say_far(predictor, known.tasks, queries.tasks, columns=columns):
         parts = predictions(predictor, contexts, queries.tasks, columns.y, samples)
     write_predictions(frame, parts, out)
     done = counted(sum(map(len, parts)), "prediction")
     typer.echo(f"wrote {out}: {done} of {counted(len(queries.tasks), 'task')}")
     if explain is not None:
-        write_text(explain, json.dumps([_explained(predictor, each) for each in known.tasks], indent=1) + "\n")
+        reasons = [_explained(predictor, columns, each) for each in known.tasks]
+        write_text(explain, json.dumps(reasons, indent=1, allow_nan=False) + "\n")
         typer.echo(f"wrote {explain}")
     if plot is not None:
-        from nvdp.plots.tables import figure_tables, task_panel
+        from nvdp.plots.tables import TaskRows, figure_tasks
 
         reach = _reach(predictor, [*known.tasks, *queries.tasks])
-        panels = [task_panel(predictor, each.x, each.y, None, each.name, reach) for each in known.tasks[:DRAWN]]
-        dates = columns.x[0] in columns.dates
-        for path in figure_tables(panels, plot, columns.x[0], columns.y[0], dates):
+        rows = [TaskRows(each.name, each.x, each.y) for each in known.tasks[:DRAWN]]
+        for path in figure_tasks(predictor, rows, plot, columns, reach):
             typer.echo(f"drew {path}")
 
 
@@ -158,11 +165,14 @@ def _folders(
     typer.echo(f"wrote {out}: {counted(done.rows, 'prediction')} of {counted(done.tasks, 'task')}")
 
 
-def _explained(predictor: "Predictor", task: "TableTask") -> dict[str, Any]:
+def _explained(predictor: "Predictor", columns: "Columns", task: "TableTask") -> dict[str, Any]:
+    """Why a task is predicted so; dates as dates, and a missing output as null."""
     found = predictor.explain(task.x, task.y)
-    rows = zip(task.x.tolist(), task.y.tolist(), found.change, found.expected, found.std, strict=True)
+    x = [list(columns.written(name, task.x[:, place].tolist())) for place, name in enumerate(columns.input_names)]
+    y = [[None if value != value else value for value in row] for row in task.y.tolist()]
+    rows = zip(zip(*x, strict=True), y, found.change, found.expected, found.std, strict=True)
     without = [
-        {"x": x, "y": y, "change": change.tolist(), "expected": expected.tolist(), "std": std.tolist()}
+        {"x": list(x), "y": y, "change": change.tolist(), "expected": expected.tolist(), "std": std.tolist()}
         for x, y, change, expected, std in rows
     ]
     return {"task": task.name, "nearest": found.nearest, "without": without}

@@ -117,7 +117,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
 
     Example: nvdp info gp
     """
-    from nvdp.loading import card_lines, card_of, fit_of
+    from nvdp.cards import card_lines, card_of, fit_of
     from nvdp.training.config import RunConfig
     from nvdp.training.run_folder import CONFIG
 
@@ -157,7 +157,7 @@ def _unit_lines(columns: Any, units: Any) -> Iterator[str]:
         return
     yield f"task column: {columns.task or 'none'}"
     for name, low, high in zip(columns.x, units.x_low, units.x_high, strict=False):
-        yield f"input {name}: learned from {low:g} to {high:g}"
+        yield f"input {name}: learned from {' to '.join(columns.text(name, [low, high]))}"
     for name, levels in zip(columns.given, columns.levels, strict=True):
         yield f"given: {name}" + (f" ({', '.join(levels)})" if levels else "")
     for name, centre, spread in zip(columns.y, units.y_centre, units.y_spread, strict=True):
@@ -219,7 +219,7 @@ def read_run(folder: Path, name: str) -> RunSummary:
 
 def _progress(folder: Path, weights: str, planned: int, digest: str) -> tuple[str, int, str | None]:
     """State, saved steps, and what is wrong."""
-    from nvdp.loading import FIT
+    from nvdp.cards import FIT
     from nvdp.training.checkpoint import load_newest_checkpoint, load_tensors
     from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS, load_any_run
 

@@ -43,12 +43,12 @@ def score(
     from nvdp.data.tables import read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
-    from nvdp.tables.rivals import fitted_model, score_cases, scored_cases, summary
+    from nvdp.tables.rivals import fitted_model, once, score_cases, scored_cases, summary
 
     use_threads()
     predictor = load(folder)
-    blended = predictor.adjustment is not None and predictor.adjustment.process is not None
-    read = read_tasks(table, replace(columns_of(predictor, folder, task, x, y), group=None), partial=blended)
+    columns = columns_of(predictor, folder, task, x, y)
+    read = read_tasks(table, replace(columns, group=None), partial=predictor.fills_in)
     say(read.note)
     least = 2 if context is None else context + 1
     usable = [(task.x, task.y) for task in read.tasks if len(task.x) >= least]
@@ -57,15 +57,20 @@ def score(
     if len(usable) < len(read.tasks):
         say(f"left out {counted(len(read.tasks) - len(usable), 'task')} with fewer than {least} whole rows")
     cases = scored_cases(usable, seed, context, forecast, most=len(usable))
-    with say_far(predictor, read.tasks):
-        scores = asdict(summary(score_cases(fitted_model(predictor), cases)))
+    with say_far(predictor, read.tasks, columns=columns):
+        ours = once(fitted_model(predictor))
+        found = {"": score_cases(ours, cases)}
+        for place, name in enumerate(columns.y if len(columns.y) > 1 else ()):
+            found[name] = score_cases(ours, cases, place)
+    scores, *by_output = (asdict(summary(each)) for each in found.values() if each)
+    outputs = dict(zip([name for name, each in found.items() if name and each], by_output, strict=True))
     about = {"model": predictor.model.config.name, "tasks": len(usable), "forecast": forecast}
     if as_json:
-        typer.echo(json.dumps(about | {"scores": scores}))
+        typer.echo(json.dumps(about | {"scores": scores} | ({"by_output": outputs} if outputs else {})))
         return
     title = f"{counted(len(usable), 'task')}, each from {'its first' if forecast else 'some of its'} points"
-    shown = Table("LL", "RMSE", "in 90 % interval", "in 50 % interval", title=title)
-    shown.add_row(
-        f"{scores['LL']:.3f}", f"{scores['RMSE']:.4g}", f"{scores['coverage90']:.1%}", f"{scores['coverage50']:.1%}"
-    )
+    shown = Table("output", "LL", "RMSE", "in 90 % interval", "in 50 % interval", title=title)
+    for name, row in {"all" if outputs else columns.y[0]: scores, **outputs}.items():
+        error = "" if outputs and row is scores else f"{row['RMSE']:.4g}"  # units differ from output to output
+        shown.add_row(name, f"{row['LL']:.3f}", error, f"{row['coverage90']:.1%}", f"{row['coverage50']:.1%}")
     Console().print(shown)

@@ -1,5 +1,6 @@
 """What commands about tables share: column names, notes, and tables that are written."""
 
+import csv
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,13 @@ if TYPE_CHECKING:
 
 
 def column_names(text: str) -> tuple[str, ...]:
-    """Names separated by commas.
+    """Names separated by commas; one that holds a comma is in double quotes.
 
-    >>> column_names("day, height")
-    ('day', 'height')
+    >>> column_names("day, height"), column_names('"height (cm, wet)"')
+    (('day', 'height'), ('height (cm, wet)',))
     """
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    cells = next(csv.reader([text], skipinitialspace=True), [])
+    names = tuple(name.strip() for name in cells if name.strip())
     if not names:
         raise InputError(f"'{text}' names no column; expected names separated by commas")
     return names
@@ -67,7 +69,7 @@ def say(note: str | None) -> None:
 
 
 @contextmanager
-def say_far(predictor: "Predictor", *groups: Sequence["TableTask"]) -> Iterator[None]:
+def say_far(predictor: "Predictor", *groups: Sequence["TableTask"], columns: "Columns | None" = None) -> Iterator[None]:
     """One note about the points of all tasks that are unlike the data of training, instead of one for each task.
 
     Where each context brings its own units, its warnings are shown.
@@ -81,7 +83,7 @@ def say_far(predictor: "Predictor", *groups: Sequence["TableTask"]) -> Iterator[
             warnings.simplefilter("ignore", FarNote)
         for tasks in filter(None, groups):
             y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
-            say(predictor.units.far(np.concatenate([each.x for each in tasks]), y))
+            say(predictor.units.far(np.concatenate([each.x for each in tasks]), y, columns))
         yield
 
 

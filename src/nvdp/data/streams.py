@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float, UInt64
 
 from nvdp.data.table_files import SUFFIXES
-from nvdp.data.tables import Columns, TableTask, TaskTable, empty_names, number_columns
+from nvdp.data.tables import Columns, TableTask, TaskTable, empty_names, input_columns, number_columns
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -73,20 +73,14 @@ def stream_tasks(
     most_rows: int = MOST_ROWS,
 ) -> TaskTable:
     """A sample of the tasks of all Parquet files in a folder and the folders in it; all tasks if there are few."""
-    if columns.group is not None:
-        raise InputError(f"--split-by {columns.group} needs one file; {folder} is a folder")
-    if columns.given:
-        raise InputError(f"--given {','.join(columns.given)} needs one file; {folder} is a folder")
+    wanted = _wanted(folder, columns)
     sample = _Sample(most_tasks, most_points, most_rows)
     seen = dropped = 0
     chance = np.random.default_rng(0)  # which rows of a long task are kept
-    wanted = [*([columns.task] if columns.task else []), *columns.x, *columns.y]
     for frame in (batch.to_pandas() for batch in batches_of_folder(folder, wanted)):
         rows = np.arange(seen, seen + len(frame))
         seen += len(frame)
-        x, y = (
-            number_columns(frame, names, str(folder), dates) for names, dates in ((columns.x, True), (columns.y, False))
-        )
+        x, y = input_columns(frame, columns, str(folder)), number_columns(frame, columns.y, str(folder))
         named, hashes, empty = _names(frame, columns.task)
         whole = ~(np.isnan(x).any(1) | np.isnan(y).any(1) | empty)
         dropped += int((~whole).sum())
@@ -101,6 +95,24 @@ def stream_tasks(
     # Hashes are uniform: the share of all tasks that was kept is the share of hashes.
     in_all = None if sample.limit == LARGEST_HASH else round(len(tasks) * LARGEST_HASH / sample.limit)
     return TaskTable(tasks, seen, dropped, in_all)
+
+
+def first_rows(folder: Path, columns: Columns) -> "pd.DataFrame":
+    """Rows of a folder to see what its columns hold; none, if it has none."""
+    import pandas as pd
+
+    wanted = _wanted(folder, columns)
+    batches = (batch.to_pandas() for batch in batches_of_folder(folder, wanted) if batch.num_rows)
+    return next(batches, pd.DataFrame(columns=wanted))
+
+
+def _wanted(folder: Path, columns: Columns) -> list[str]:
+    """The columns to read from a folder, which knows neither groups nor columns that are given."""
+    if columns.group is not None:
+        raise InputError(f"--split-by {columns.group} needs one file; {folder} is a folder")
+    if columns.given:
+        raise InputError(f"--given {','.join(columns.given)} needs one file; {folder} is a folder")
+    return [*([columns.task] if columns.task else []), *columns.x, *columns.y]
 
 
 def batches_of_folder(folder: Path, names: Sequence[str] | None, needed: Iterable[str] = ()) -> Iterator[Any]:

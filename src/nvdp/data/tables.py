@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float, Int
 
-from nvdp.data.table_files import LINE, read_frame
+from nvdp.data import dates
+from nvdp.data.dates import EMPTY
+from nvdp.data.table_files import DOTTED, LINE, read_frame
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST_LEVELS = 50  # of a column of words
-# Counted as days since 1970: ISO 8601, and 31.3.2024. With slashes the order of day and month is not known.
-DATES = {r"\d{4}-\d{2}-\d{2}.*": "ISO8601", r"\d{1,2}\.\d{1,2}\.\d{4}": "%d.%m.%Y"}
-LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*")
-EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # in any case
+GROUPED = re.compile(r"[+-]?\d{1,3}([.,' ]\d{3})+([.,]\d+)?")  # a number with thousands separators
+DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Columns:
     given: tuple[str, ...] = ()
     levels: tuple[tuple[str, ...], ...] = ()  # of each given column; none, if it holds numbers
     log: tuple[str, ...] = ()  # inputs and outputs that are taken by their logarithm
-    dates: tuple[str, ...] = ()  # inputs that were dates in the fitted table
+    dates: tuple[str, ...] | None = None  # inputs that are dates; None: as the cells of a table say
+    date_forms: tuple[str, ...] = ()  # of each of them, in the fitted table
 
     def __post_init__(self) -> None:
         names = [*([self.task] if self.task else []), *self.x, *self.y, *self.given]
@@ -65,8 +66,20 @@ class Columns:
             if not numeric and len(words) > MOST_LEVELS:
                 raise InputError(f"{origin}: column '{name}' holds {len(words)} words; expected at most {MOST_LEVELS}")
             levels.append(() if numeric else tuple(words))
-        dates = tuple(name for name in self.x if name in frame.columns and _are_dates(frame[name]))
-        return replace(self, levels=tuple(levels), dates=dates)
+        forms = {name: dates.date_form(frame[name]) for name in self.x if frame.columns.tolist().count(name) == 1}
+        found = {name: form for name, form in forms.items() if form is not None}
+        return replace(self, levels=tuple(levels), dates=tuple(found), date_forms=tuple(found.values()))
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The column of every number that a model is given: those of inputs, and those that are given of a task."""
+        levels = self.levels or ((),) * len(self.given)
+        widths = [max(1, len(words) - 1) if len(words) != 1 else 0 for words in levels]
+        return (*self.x, *(name for name, width in zip(self.given, widths, strict=True) for _ in range(width)))
+
+    def is_date(self, name: str) -> bool:
+        """Whether an input is known to be a date."""
+        return self.dates is not None and name in self.dates
 
     def written(self, name: str, values: Any) -> Any:
         """Numbers of an input as they are written in a table: days since 1970 as dates, where it has dates.
@@ -74,10 +87,19 @@ class Columns:
         >>> Columns("cow", ("day",), dates=("day",)).written("day", [0.0, 1.5])
         ['1970-01-01', '1970-01-02T12:00']
         """
-        if name not in self.dates:
+        if not self.is_date(name):
             return values
         when = np.datetime64(0, "m") + (np.asarray(values, np.float64) * 1440).round().astype("timedelta64[m]")
         return [str(each).removesuffix("T00:00") for each in when]
+
+    def text(self, name: str, values: Sequence[float]) -> list[str]:
+        """The same as text, numbers with six digits.
+
+        >>> Columns("cow", ("day",)).text("day", [0.0, 2.5])
+        ['0', '2.5']
+        """
+        written = self.written(name, values)
+        return [each if isinstance(each, str) else f"{each:g}" for each in written]
 
 
 @dataclass(frozen=True)
@@ -137,7 +159,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
 
     if columns.task is not None:
         _check_column(frame, columns.task, origin)
-    x, y = number_columns(frame, columns.x, origin, dates=True), number_columns(frame, columns.y, origin)
+    x, y = input_columns(frame, columns, origin), number_columns(frame, columns.y, origin)
     x = np.concatenate([x, *_given(frame, columns, origin)], 1)
     if not len(frame):
         raise InputError(f"{origin} has 0 rows; expected at least one under its column names")
@@ -149,7 +171,10 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
         whole &= ~empty_names(frame[columns.task], names)
     places = np.flatnonzero(whole)
     if not len(places):
-        raise InputError(f"{origin}: each of its {len(frame)} rows has an empty cell; nothing is left")
+        named = zip((*columns.x, *columns.y), np.concatenate([x[:, : len(columns.x)], y], 1).T, strict=True)
+        empty = next((name for name, values in named if np.isnan(values).all()), None)
+        what = f"each of its {len(frame)} rows has an empty cell" if empty is None else f"column '{empty}' is empty"
+        raise InputError(f"{origin}: {what}; nothing is left")
     codes, found = pd.factorize(names.to_numpy()[places])
     order = np.argsort(codes, kind="stable")
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)
@@ -239,19 +264,59 @@ def _check_column(frame: "pd.DataFrame", name: str, origin: str) -> None:
         raise InputError(f"{origin} has two columns named '{name}'")
 
 
-def number_columns(
-    frame: "pd.DataFrame", names: Sequence[str], origin: str, dates: bool = False
-) -> Float[np.ndarray, "row column"]:
-    """Columns as float64; an empty cell is NaN, a word or an infinite number is refused with its line.
-
-    With `dates`, a column of dates such as 2024-03-31 is its days since 1970.
-    """
+def number_columns(frame: "pd.DataFrame", names: Sequence[str], origin: str) -> Float[np.ndarray, "row column"]:
+    """Columns as float64; an empty cell is NaN, a word or an infinite number is refused with its line."""
     numbers = np.empty((len(frame), len(names)))
     for index, name in enumerate(names):
         _check_column(frame, name, origin)
-        cells = _days(frame[name]) if dates else frame[name]
-        numbers[:, index] = _number_column(cells, name, origin)
+        numbers[:, index] = _number_column(frame, name, origin)
     return numbers
+
+
+def input_columns(frame: "pd.DataFrame", columns: Columns, origin: str) -> Float[np.ndarray, "row column"]:
+    """The columns of inputs as float64, dates as days since 1970.
+
+    A column of dates in the fitted table must hold dates again, and a column of numbers numbers.
+    """
+    numbers = np.empty((len(frame), len(columns.x)))
+    for index, name in enumerate(columns.x):
+        _check_column(frame, name, origin)
+        if columns.dates is None or name in columns.dates:
+            form = columns.date_forms[columns.dates.index(name)] if columns.dates and columns.date_forms else None
+            found = _days(frame[name], form)
+            if found is None and columns.dates is not None and len(dates.known_words(frame[name])):
+                _refuse_dates(frame[name], name, origin)
+        else:
+            found = None
+        numbers[:, index] = _number_column(frame, name, origin, True) if found is None else found
+    return numbers
+
+
+def _days(cells: Any, form: str | None) -> Any:
+    """Days since 1970 of a column of dates; None if it has others.
+
+    >>> import pandas as pd
+    >>> _days(pd.Series(["3/4/1970"]), "%m/%d/%Y").tolist(), _days(pd.Series(["3/4/1970"]), None)
+    ([62.0], None)
+    """
+    if form in (dates.DAY_FIRST, dates.MONTH_FIRST) and _are_slashes(cells):
+        return dates.days(cells, form)  # what the fitted table says about the order
+    form = dates.date_form(cells)
+    return None if form is None else dates.days(cells, form)
+
+
+def _are_slashes(cells: Any) -> bool:
+    words = dates.known_words(cells)
+    return bool(len(words)) and bool(words.str.fullmatch(dates.SLASHES).all())
+
+
+def _refuse_dates(cells: Any, name: str, origin: str) -> None:
+    """Tell the first cell that is not a date, in a column that should hold dates."""
+    odd = dates.odd_date(cells)
+    place = cells.index.get_indexer_for(dates.known_words(cells).index[:1])[0] if odd is None else odd[0]
+    line, word = _line(cells.index, place), _shown(cells.iloc[place])
+    such = "; the order of day and month is not known" if _are_slashes(cells) else ""
+    raise InputError(f"{origin}: column '{name}' holds '{word}' in line {line}; expected a date{such}: {dates.HOW}")
 
 
 def _line(index: Any, row: Any) -> int:
@@ -259,44 +324,35 @@ def _line(index: Any, row: Any) -> int:
     return int(index[row]) if index is not None and index.name == LINE else int(row) + 2
 
 
-def _days(cells: Any) -> Any:
-    """A column of dates as days since 1970; any other column as it is.
+def _shown(cell: Any) -> str:
+    """A cell as it can stand in one line."""
+    word = str(cell).strip()
+    return word if word.isprintable() else ascii(word)[1:-1]
 
-    >>> import pandas as pd
-    >>> _days(pd.Series(["1970-01-03", "", "1970-01-01T12:00"])).tolist(), _days(pd.Series(["3.1.1970"])).tolist()
-    ([2.0, nan, 0.5], [2.0])
-    """
+
+def _number_column(
+    frame: "pd.DataFrame", name: str, origin: str, may_be_dates: bool = False
+) -> Float[np.ndarray, " row"]:
     import pandas as pd
 
-    if pd.api.types.is_numeric_dtype(cells):
-        return cells
-    words = cells.astype(str).str.strip()
-    known = words[cells.notna() & ~words.str.lower().isin(EMPTY)]
-    ways = [way for form, way in DATES.items() if len(known) and known.str.fullmatch(form).all()]
-    if not ways:
-        return cells
-    when = pd.to_datetime(known, format=ways[0], errors="coerce", utc=True)
-    if when.isna().any():
-        return cells
-    days = (when - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)
-    return days.reindex(cells.index) if cells.index.is_unique else cells
-
-
-def _are_dates(cells: Any) -> bool:
-    return _days(cells) is not cells
-
-
-def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " row"]:
-    import pandas as pd
-
+    cells = frame[name]
+    if (dotted := frame.attrs.get(DOTTED, {}).get(name)) is not None:
+        raise InputError(
+            f"{origin}: column '{name}' holds '{dotted[1]}' in line {dotted[0]}, in a file with decimal commas; "
+            "write it without a thousands separator, or with a decimal comma"
+        )
     values = pd.to_numeric(cells, errors="coerce").to_numpy(np.float64, na_value=np.nan)
     doubtful = np.flatnonzero(np.isnan(values))
     given = doubtful[cells.iloc[doubtful].notna().to_numpy()]
     words = given[~cells.iloc[given].astype(str).str.strip().str.lower().isin(EMPTY).to_numpy(dtype=bool)]
     if len(words):
-        line, word = _line(cells.index, words[0]), str(cells.iloc[words[0]]).strip()
-        dates = "; dates are inputs, written as 2024-03-31 or 31.3.2024" if LIKE_DATE.fullmatch(word) else ""
-        raise InputError(f"{origin}: column '{name}' holds '{word}' in line {line}; expected a number{dates}")
+        odd = dates.odd_date(cells) if may_be_dates else None
+        place, example = (words[0], "") if odd is None else odd
+        line, word = _line(cells.index, place), _shown(cells.iloc[place])
+        expected = f"a date such as {example}" if example else f"a number{_hint(word, may_be_dates)}"
+        if may_be_dates and dates.date_form(cells) is not None:
+            expected = "a number, as in the fitted table"
+        raise InputError(f"{origin}: column '{name}' holds '{word}' in line {line}; expected {expected}")
     infinite = np.flatnonzero(np.isinf(values))
     if len(infinite):
         line = _line(cells.index, infinite[0])
@@ -305,3 +361,21 @@ def _number_column(cells: Any, name: str, origin: str) -> Float[np.ndarray, " ro
             "expected finite numbers or an empty cell"
         )
     return values
+
+
+def _hint(word: str, may_be_date: bool) -> str:
+    """How a number could be written instead of a word.
+
+    >>> _hint("3/4/2024", True)
+    '; the order of day and month is not known: write dates as 2024-03-31'
+    """
+    if dates.LIKE_DATE.fullmatch(word):
+        if not may_be_date:
+            return "; dates are for columns of --x"
+        order = " the order of day and month is not known:" if re.fullmatch(dates.SLASHES, word) else ""
+        return f";{order} {dates.HOW}"
+    if GROUPED.fullmatch(word):
+        return " without a thousands separator"
+    if DECIMAL_COMMA.fullmatch(word):
+        return " with a decimal point; decimal commas need columns that are separated by semicolons"
+    return ""

@@ -3,7 +3,7 @@
 The scored tasks are used once, at the end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from nvdp.errors import InputError, counted
 from nvdp.loading import Predictor, write_fit
 from nvdp.system import new_folder, terminated_as_exit
 from nvdp.tables.fitted import HowToFit, fit_tasks, units_of
+from nvdp.tables.notes import column_ranges, table_notes
 from nvdp.tables.rivals import SCORED_CASES
 from nvdp.tables.scores import TableScores
 from nvdp.tables.tasks import Arrays, folds_of_groups, split_groups
@@ -24,7 +25,6 @@ SCORED_SHARE, FEWEST_FOR_BOTH = 0.2, 10
 MOST_ROWS = 10_000  # of one task; a step uses 100 of them
 STILL_IMPROVING = 0.02  # nats gained in the last fifth of the training
 FEWEST_FOR_PARTIAL = 12  # tasks, for outputs that are missing in some rows
-WIDE, SKEW = 100, 3  # highest over lowest value, and upper over lower half of a range: a logarithm is proposed
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,23 @@ def fit_table(
     out: Path,
     how: HowToFit = HowToFit(),  # noqa: B008  (a frozen record)
     folds: int | None = None,
+    say: Callable[[str], None] = lambda note: None,
 ) -> TableFit:
     """Fit a model to the tasks of a file and leave it in `out`.
 
     A fifth of the tasks is kept back and scored. With `folds` no task is: the scores are then those of as many further
     fits, each of which has never seen the tasks that it is scored on.
+
+    Args:
+        file: A table, or a folder of Parquet files.
+        columns: Of the table.
+        out: A new or empty folder.
+        how: The model and its time.
+        folds: Of a cross-validation.
+        say: Is told what a user should know about the table, before the fit.
+
+    Returns:
+        The model and its report.
     """
     columns, table = _read(file, columns, how.blends and len(columns.y) > 1)
     inputs = (*columns.x, *("",) * (table.tasks[0].x.shape[1] - len(columns.x)))  # what is given has no logarithm
@@ -92,9 +104,12 @@ def fit_table(
     scored = part(held_out)[0]
     training, ending = (part(learning)[0], scored) if both else halves(learning)
     units_of(tasks, how)  # refuses values that cannot be standardised, whichever group they are in
+    notes = table_notes(table, tasks, columns, MOST_ROWS)
+    for note in notes:
+        say(note)
     with terminated_as_exit(), new_folder(out) as place:
         fitted = fit_tasks(training, ending, how)
-        scores = TableScores(how.seed, how.forecast)
+        scores = TableScores(how.seed, how.forecast, columns.y)
         recipes, splits = [], folds_of_groups(groups, folds, how.seed) if folds else []
         for rest, fold in splits:
             other = fit_tasks(*halves(rest), how)
@@ -137,8 +152,9 @@ def fit_table(
                 "factors_ahead": adjustment.factors_ahead,
                 **scores.calibration(),
             },
-            "wide": wide_columns(tasks, columns),
-            "constant_outputs": [name for index, name in enumerate(columns.y) if _constant(tasks, index)],
+            "notes": notes,
+            "points": np.quantile([len(x) for x, _ in tasks], (0.0, 0.5, 1.0)).tolist(),
+            "ranges": column_ranges(tasks, columns),
             **scores.report(),
         }
         known = dict(zip(map(id, tasks), names, strict=True))
@@ -152,10 +168,16 @@ def fit_table(
 def _read(file: Path, columns: Columns, partial: bool) -> tuple[Columns, TaskTable]:
     """The tasks of a table; missing outputs need enough tasks for a process, which fills them in."""
     if file.is_dir():
+        from nvdp.data.streams import first_rows
+
+        columns = columns.learned(first_rows(file, columns), str(file))
         return columns, read_tasks(file, columns)
     frame = read_frame(file)
     columns = columns.learned(frame, str(file))
     table = split_tasks(frame, columns, str(file), partial)
+    for place, name in enumerate(columns.y):
+        if all(np.isnan(task.y[:, place]).all() for task in table.tasks):
+            raise InputError(f"{file}: column '{name}' is empty in all rows; expected numbers, or leave it out of --y")
     if table.partial and sum(len(task.x) >= 2 for task in table.tasks) < FEWEST_FOR_PARTIAL:
         table = split_tasks(frame, columns, str(file))
     return columns, table
@@ -163,21 +185,3 @@ def _read(file: Path, columns: Columns, partial: bool) -> tuple[Columns, TaskTab
 
 def _what(columns: Columns) -> str:
     return "tasks" if columns.group is None else "groups"
-
-
-def wide_columns(tasks: list[Arrays], columns: Columns) -> dict[str, list[float]]:
-    """Columns of positive numbers that span orders of magnitude and are not taken by their logarithm."""
-    found = {}
-    for names, values in zip(
-        (columns.x, columns.y), (np.concatenate(part) for part in zip(*tasks, strict=True)), strict=True
-    ):
-        for place, name in enumerate(names):
-            low, middle, high = np.nanquantile(values[:, place], (0.0, 0.5, 1.0)).tolist()
-            if low > 0 and high > WIDE * low and high - middle > SKEW * (middle - low) and name not in columns.log:
-                found[name] = [low, high]
-    return found
-
-
-def _constant(tasks: list[Arrays], output: int) -> bool:
-    values = np.concatenate([y[:, output] for _, y in tasks])
-    return bool(np.nanmin(values) == np.nanmax(values))

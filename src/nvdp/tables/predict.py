@@ -11,20 +11,23 @@ from nvdp.data.tables import Columns, TableTask, TaskTable, split_tasks
 from nvdp.errors import InputError
 from nvdp.loading import Predictor
 from nvdp.tasks import PointSet
+from nvdp.units import ContextUnits
 
 if TYPE_CHECKING:
     import pandas as pd
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 ROWS_AT_ONCE = 8_192
+FARTHEST = 500  # ranges of training from its middle
 NUMBERS_AT_ONCE = 100_000  # of the covariances of tasks that are predicted together
 Pair = tuple[TableTask | None, TableTask]  # a context, if there is one, and its queries
 
 
 def contexts_of(predictor: Predictor, columns: Columns, frame: "pd.DataFrame", origin: str) -> TaskTable:
     """The tasks to predict from; of several outputs some may be missing where a process fills them in."""
-    blended = predictor.adjustment is not None and predictor.adjustment.process is not None
-    return split_tasks(frame, replace(columns, group=None), origin, partial=blended)
+    table = split_tasks(frame, replace(columns, group=None), origin, partial=predictor.fills_in)
+    _check_near(predictor, columns, table, origin)
+    return table
 
 
 def queries_of(
@@ -46,10 +49,37 @@ def queries_of(
     """
     there = all(name in frame.columns for name in columns.given)
     asked = replace(columns, y=(), group=None, log=tuple(set(columns.log) & set(columns.x)))
+    if columns.task not in (None, *frame.columns) and len(contexts) == 1:
+        frame = frame.assign(**{str(columns.task): next(iter(contexts))})
     table = split_tasks(frame, asked if there else replace(asked, given=(), levels=()), origin)
-    if there:
-        return table
-    return replace(table, tasks=tuple(_with_given(predictor, each, contexts) for each in table.tasks))
+    _check_near(predictor, columns, table, origin)
+    if not there:
+        return replace(table, tasks=tuple(_with_given(predictor, each, contexts) for each in table.tasks))
+    inputs = len(columns.x)
+    for task in table.tasks if columns.given else ():
+        context = contexts.get(task.name)
+        if context is not None and (differs := context.x[0, inputs:] != task.x[0, inputs:]).any():
+            name, line = columns.input_names[inputs + int(differs.argmax())], table.line(task.rows[0])
+            raise InputError(f"{origin}: column '{name}' of task '{task.name}' in line {line} is not as in its context")
+    return table
+
+
+def _check_near(predictor: Predictor, columns: Columns, table: TaskTable, origin: str) -> None:
+    """Refuse inputs that are so far from those of training that a prediction has no meaning, or is infinite."""
+    units, inputs = predictor.units, len(columns.x)
+    if isinstance(units, ContextUnits):
+        return
+    low, high = (np.array(ends[:inputs]) for ends in (units.x_low, units.x_high))
+    for task in table.tasks:
+        away = np.abs(task.x[:, :inputs] - (low + high) / 2) > FARTHEST * (high - low)
+        away &= np.isfinite(high - low) & (high > low) & ~np.isin(columns.x, columns.log)
+        if away.any():
+            row, place = np.argwhere(away)[0]
+            name = columns.x[place]
+            found, *ends = columns.text(name, [task.x[row, place], low[place], high[place]])
+            line = table.line(task.rows[row])
+            learned = " to ".join(ends)
+            raise InputError(f"{origin}: column '{name}' holds {found} in line {line}; the fitted table has {learned}")
 
 
 def _with_given(predictor: Predictor, task: TableTask, contexts: Mapping[str, TableTask]) -> TableTask:

@@ -218,11 +218,31 @@ def last_value(training: Sequence[Arrays], units: Units) -> Rival:
     return predict
 
 
-def score_cases(rival: Rival, tasks: Sequence[Task]) -> list[Case]:
-    """The scores of each task; outputs that are missing are left out, and tasks without any."""
+def once(rival: Rival) -> Rival:
+    """The same rival, which predicts each task once however often it is asked."""
+    known: dict[int, Prediction] = {}
+
+    def predict(task: Task) -> Prediction:
+        if id(task) not in known:
+            known[id(task)] = rival(task)
+        return known[id(task)]
+
+    return predict
+
+
+def score_cases(rival: Rival, tasks: Sequence[Task], output: int | None = None) -> list[Case]:
+    """The scores of each task; outputs that are missing are left out, and tasks without any.
+
+    Args:
+        rival: What is scored.
+        tasks: Contexts and targets.
+        output: The place of the one output to score; all, if left out.
+    """
     cases = []
     for task in tasks:
         known = ~task.y_target.isnan()
+        if output is not None:
+            known = known & (torch.arange(known.shape[1]) == output)
         if not known.any():
             continue
         prediction = rival(task)

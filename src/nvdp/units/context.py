@@ -61,7 +61,7 @@ class ContextUnits(Units):
         """No point is outside a range of training: inputs are scaled to it."""
         return np.zeros(len(x), bool)
 
-    def far(self, x: Any, y: Any = None) -> str | None:
+    def far(self, x: Any, y: Any = None, names: Any = None) -> str | None:
         """No context is far: units are its own. A query may be: see `TaskUnits.far`."""
         return None
 

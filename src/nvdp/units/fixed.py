@@ -7,7 +7,7 @@ nothing is computed.
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,6 +22,24 @@ if TYPE_CHECKING:
     from nvdp.units.context import TaskUnits
 
 Numbers = tuple[float, ...]
+
+
+@runtime_checkable
+class Named(Protocol):
+    """The names of inputs and outputs: `nvdp.data.tables.Columns`."""
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Of every input."""
+
+    @property
+    def y(self) -> tuple[str, ...]:
+        """Of every output."""
+
+    def text(self, name: str, values: Sequence[float]) -> list[str]:
+        """Numbers of an input as a table has them."""
+
+
 FAR = 6.0  # spreads from the centre: an output that no model was trained on
 RANGE_MARGIN = 1e-6  # of the range: an input at its very end is inside, whatever the rounding
 
@@ -121,15 +139,27 @@ class Units:
 
     def outside(self, x: Float[np.ndarray, "point x"]) -> Any:
         """Which points have an input outside the range of training."""
+        return self._outside(x).any(1)
+
+    def _outside(self, x: Float[np.ndarray, "point x"]) -> Any:
+        """Which inputs of which points are outside the range of training."""
         low, high = np.array(self.x_low), np.array(self.x_high)
         if any(self.x_log):
             positive = np.finfo(np.float64).tiny  # what has no logarithm is refused elsewhere
             x, low, high = (np.where(self.x_log, np.log(np.maximum(each, positive)), each) for each in (x, low, high))
         reach = np.where(np.isfinite(high - low), high - low, 0.0) * RANGE_MARGIN
-        return ((x < low - reach) | (x > high + reach)).any(1)
+        return (x < low - reach) | (x > high + reach)
 
-    def far(self, x: Any, y: Any = None) -> str | None:
+    def far(self, x: Any, y: Any = None, names: "Named | None" = None) -> str | None:
         """What a user should know of a context that is unlike the data of training; None if it is not.
+
+        Args:
+            x: Inputs of points.
+            y: Their outputs, if they are known.
+            names: Of inputs and outputs; by default they are told without names.
+
+        Returns:
+            One line with the numbers of both.
 
         >>> Units.identity(1, 1, -2.0, 2.0).far([0.0, 1.0], [510.0, 470.0])
         'y goes from 470 to 510; the model has learned from values around 0 with a spread of 1: do not trust it here'
@@ -140,8 +170,16 @@ class Units:
             return None
         notes = []
         points = _rows(x, len(self.x_centre))
-        if outside := int(self.outside(points).sum()):
-            bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in zip(self.x_low, self.x_high, strict=True))
+        beyond = self._outside(points)
+        if outside := int(beyond.any(1).sum()):
+            ends = zip(self.x_low, self.x_high, strict=True)
+            if names is None:
+                bounds = ", ".join(f"[{low:g}, {high:g}]" for low, high in ends)
+            else:
+                told = zip(names.input_names, ends, beyond.any(0), strict=True)
+                bounds = ", ".join(
+                    f"{name} from {' to '.join(names.text(name, pair))}" for name, pair, at_fault in told if at_fault
+                )
             notes.append(
                 f"{outside} of {len(points)} points lie outside the inputs of training, {bounds}: nothing was learned "
                 "about functions there"
@@ -153,8 +191,9 @@ class Units:
             log = bool(self.y_log) and self.y_log[column]
             if len(values) and np.abs((np.log(values) if log else values) - centre).max() > FAR * spread:
                 centre, spread = (float(np.exp(centre)), float(np.exp(spread))) if log else (centre, spread)
+                name = "y" if names is None else names.y[column]
                 notes.append(
-                    f"y goes from {values.min():g} to {values.max():g}; the model has learned from values around "
+                    f"{name} goes from {values.min():g} to {values.max():g}; the model has learned from values around "
                     f"{centre:g} with a spread of {'a factor of ' * log}{spread:g}: do not trust it here"
                 )
         return "; ".join(notes) or None
@@ -202,7 +241,12 @@ def _moments(values: Float[np.ndarray, "_ column"]) -> tuple[Numbers, Numbers]:
     if not np.isfinite(spread).all():
         largest = np.nanmax(np.abs(values))
         raise InputError(f"the largest value is {largest:g}; standardising needs values whose squares are finite")
-    tiny = spread <= 1e-12 * np.maximum(np.abs(centre), 1e-300)  # a constant column, up to rounding
+    lost = (spread == 0) & (np.nanmin(values, 0) < np.nanmax(values, 0))
+    if lost.any():  # their squares are below the smallest number
+        size = np.nanmax(np.abs(values - centre), 0)
+        scaled = np.nanstd((values - centre) / np.where(lost, size, 1.0), 0) * size
+        spread = np.where(lost, scaled, spread)
+    tiny = spread <= 1e-12 * np.abs(centre)  # a constant column, up to rounding
     return _numbers(centre), _numbers(np.where(tiny, 1.0, spread))
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from nvdp.cards import card_lines
 from nvdp.data import gp
 from nvdp.data.registry import IMAGE_TASKS, image_size
 from nvdp.errors import InputError
 from nvdp.evaluation.inferred import InferredGP
 from nvdp.images.classify import PictureClassifier
-from nvdp.loading import Predictor, card_lines, find_run, load, pretrained_names
+from nvdp.loading import Predictor, find_run, load, pretrained_names
 from nvdp.models.registry import model_spec
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.adjusted import AdjustedPosterior
