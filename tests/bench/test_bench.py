@@ -142,7 +142,9 @@ def test_growth_rows_measure_time_and_memory_and_skip_what_would_not_fit(monkeyp
         assert set(row) >= CONTRACT
         assert row["ours_ms"] > 0
         assert row["autograd_ms"] > 0
+        assert row["predict_ms"] > 0
     assert 0 < rows[1]["ours_peak_bytes"] < rows[1]["autograd_peak_bytes"]
+    assert rows[1]["predict_peak_bytes"] < rows[1]["ours_peak_bytes"]
 
     monkeypatch.setattr(step, "NAIVE_LIMIT", 0)
     (skipped,) = step.growth_rows(1, 10.0, {}, TINY)

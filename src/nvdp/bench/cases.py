@@ -1,4 +1,4 @@
-"""A training step as a case to measure: ours, the naive version's, and its floor.
+"""A training step as a case to measure: ours, the naive version's, and its floor; and a prediction.
 
 The floor of a step is the matrix products that it cannot do without, alone, on buffers that already exist:
 
@@ -142,7 +142,18 @@ def naive_model(config: ModelConfig) -> NaiveNVDP | NaiveNeuralProcess:
     return NaiveNVDP(config) if config.name == "nvdp" else NaiveNeuralProcess(config)
 
 
-STEPS: dict[str, Callable[[Case], Step]] = {"ours": our_step, "autograd": naive_step}
+def prediction(case: Case) -> Step:
+    """Adapt to the contexts of all tasks and predict all their points, as a user does: mean and σ, no samples."""
+    model, tasks = build_model(case.config).eval(), case.batch()
+
+    @torch.no_grad()
+    def step() -> None:
+        model.adapt(tasks.context).predict(tasks.x)
+
+    return step
+
+
+STEPS: dict[str, Callable[[Case], Step]] = {"ours": our_step, "autograd": naive_step, "predict": prediction}
 
 
 @dataclass(frozen=True)

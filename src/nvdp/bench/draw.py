@@ -56,7 +56,11 @@ REAL_LINES = {
     "gpytorch": ("GPyTorch GP", VERMILLION, "^-."),
     "forest": ("random forest", GREEN, "v:"),
 }
-LINES = {"ours": ("nvdp", BLUE, "o-"), "autograd": ("straightforward", VERMILLION, "s--")}
+LINES = {
+    "ours": ("nvdp, a training step", BLUE, "o-"),
+    "autograd": ("straightforward", VERMILLION, "s--"),
+    "predict": ("nvdp, a prediction", GREEN, "^:"),
+}
 
 
 def draw(result: dict[str, Any], path: Path) -> list[Path]:
@@ -129,7 +133,7 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         group = sorted((row for row in rows if row["axis"] in (axis, "base")), key=lambda row: row[axis])
         for name, (title, colour, line) in LINES.items():
             style = {"color": colour, "linewidth": 1.2, "markersize": 3.5}
-            done = [row for row in group if row[f"{name}_ms"] is not None]
+            done = [row for row in group if row.get(f"{name}_ms") is not None]
             x = [row[axis] for row in done]
             grid[0, column].plot(x, [row[f"{name}_ms"] for row in done], line, label=title, **style)
             grid[1, column].plot(x, [row[f"{name}_peak_bytes"] / 2**20 for row in done], line, **style)
@@ -145,7 +149,7 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         ticks = [row[axis] for row in group]
         grid[1, column].set_xticks(ticks, ticks, rotation=60 if len(ticks) > 4 else 0)
         grid[1, column].set_xlabel(label, fontsize=FONT_SIZE)
-    grid[0, 0].set_ylabel("ms a training step", fontsize=FONT_SIZE)
+    grid[0, 0].set_ylabel("ms", fontsize=FONT_SIZE)
     grid[1, 0].set_ylabel("MiB at the peak", fontsize=FONT_SIZE)
     return _finish(figure, path)
 

@@ -42,7 +42,7 @@ MIN_STD = ModelConfig().likelihood.min_std
 NOTES = {
     "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",
     "seconds": "processor time of training alone, data generation included; scoring is not counted",
-    "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks",
+    "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks; E log is the paper's formula, {SAMPLES} samples",
     "ceiling_LL": "exact GP that knows each task's kernel, σ ≥ 0.1",
     "attainable_LL": "exact GP that must infer the kernel from the context, as the models must, σ ≥ 0.1",
 }
@@ -84,6 +84,7 @@ class Recipe:
             "autograd_ms": None,
             "floor_ms": None,
             **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
+            **{f"{name}_expected_log": scores[name]["expected_log"] for name in ("LL", "RLL", "PLL")},
             **ceilings(self.config.task, validation),
         }
 

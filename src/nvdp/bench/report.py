@@ -42,12 +42,12 @@ which scales inputs and outputs by the context. For many tasks the Gaussian proc
     "fewshot": """A new classification task, one thread: *adapt* is from labelled support images to a classifier,
 *predict* from 15 more images a class to probabilities averaged over 10 sampled classifiers. Both include the
 extractor.""",
-    "growth": """NVDP's training step as tasks, points, width and layers grow from the paper's shape. Peak memory is the
-kernel's high-water mark above model and data. Where the straightforward version would need more than 6 GiB it is not
-run and its memory is estimated (≈).""",
-    "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Rows
-with an attainable score, that of the exact GP that must infer the kernel, are trainings of their own, whose schedules
-end with their seconds. Rows without one are from one longer run of each model.""",
+    "growth": """NVDP's training step as tasks, points, width and layers grow from the paper's shape; *predict* adapts to
+the contexts of all tasks and predicts all their points. Peak memory is the kernel's high-water mark above model and data.
+Where the straightforward version would need more than 6 GiB it is not run and its memory is estimated (≈).""",
+    "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Each row
+is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log* is the
+paper's formula. *Attainable* is the exact GP that must infer the kernel from the context, as the models must.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
@@ -252,7 +252,7 @@ SUITES: dict[str, Suite] = {
         },
     ),
     "growth": Suite(
-        "Growth of NVDP's training step: milliseconds, and MiB at the peak",
+        "Growth of NVDP's training step and prediction: milliseconds, and MiB at the peak",
         _growth,
         step.GROWTH_NOTES,
         {
@@ -263,6 +263,8 @@ SUITES: dict[str, Suite] = {
             "ours MiB": _number("ours_peak_bytes", ",.0f", scale=2**-20),
             "autograd MiB": _memory,
             "ours / autograd memory": _number("ours_memory_over_autograd", ".2f", " ×"),
+            "predict": _time("predict"),
+            "predict MiB": _number("predict_peak_bytes", ",.0f", scale=2**-20),
         },
     ),
     "quality": Suite(
@@ -276,6 +278,7 @@ SUITES: dict[str, Suite] = {
             "steps": _text("steps"),
             "ms a step": _number("ours_ms"),
             **{name: _number(name, ".3f") for name in ("LL", "RLL", "PLL")},
+            "LL E log": _number("LL_expected_log", ".3f"),
             "attainable LL": _number("attainable_LL", ".3f"),
         },
     ),

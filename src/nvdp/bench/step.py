@@ -1,7 +1,7 @@
 """Suites ``step`` and ``growth``: the time of a training step, and how its time and memory grow.
 
 ``step``: the six models at the paper's shapes; ours, the naive version, and the floor. ``growth``: time and peak memory
-of NVDP's step as tasks, points, width and layers grow.
+of NVDP's step and of its prediction as tasks, points, width and layers grow.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,8 +47,9 @@ NAIVE_LIMIT = 6 * 2**30  # bytes beyond which the naive version is not run
 NAIVE_GRIDS = 23  # arrays of tasks × K × D numbers that the naive version holds at its peak, measured
 NAIVE_POINT_ARRAYS = 3  # and arrays of tasks × points × width for each layer, encoder included
 GROWTH_NOTES = {
-    "time": "ours and naive in turns in one process; medians",
+    "time": "ours, naive and prediction in turns in one process; medians",
     "memory": "peak of the first step above model and data, each in a process of its own: the kernel's high-water mark",
+    "predict": "adapt to the contexts of all tasks, and mean and σ of all their points",
     "autograd_estimated_bytes": "where the naive version is expected to need more than 6 GiB it is not run",
 }
 
@@ -120,7 +121,7 @@ def naive_bytes(case: Case) -> int:
 
 
 def _growth_row(case: Case, worker: Worker, rounds: int, seconds: float) -> dict[str, Any]:
-    names = ["ours", "autograd"] if naive_bytes(case) <= NAIVE_LIMIT else ["ours"]
+    names = ["ours", "predict", *(["autograd"] if naive_bytes(case) <= NAIVE_LIMIT else [])]
     memory: dict[str, Any] = {"autograd_peak_bytes": None, "autograd_estimated_bytes": naive_bytes(case)}
     for name in names:
         memory[f"{name}_peak_bytes"] = worker.peak_memory(name, case)

@@ -12,7 +12,7 @@ from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, paper_numbers, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
-from nvdp.experiments.table2 import LONG, READING_NAMES, SHIPPED
+from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
 from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractor_config, run_name
 from nvdp.training.presets import preset_config
 
@@ -60,7 +60,7 @@ class Results:
     def table2(self, title: str) -> dict[str, Result]:
         """Rows of table 2 for one of the paper's settings."""
         trained, on = IMAGE_SETTINGS[title]
-        names = (*NAMES, *READING_NAMES, LONG, *SHIPPED)
+        names = (*NAMES, *READING_NAMES, LONG, *SHIPPED, FACES)
         rows = _rows(self.runs("table2"), {name: f"{name}-{trained}" for name in names})
         if on is None:
             return rows
