@@ -156,7 +156,7 @@ def test_the_plans_are_the_papers_and_share_their_runs(tmp_path):
     both = {f"{model}-{task}" for model in (*papers, *beyond) for task in ("mnist", "celeba")}
     mixtures = {f"{model}-mixture-{task}" for model in ("nvdp-conv", "convcnp") for task in ("mnist", "celeba")}
     mixtures |= {"nvdp-mixture-mnist", "cnp-mixture-mnist"}
-    assert {run.name for run in table} == {*both, *mixtures, "nvdp-conv-long-mnist"}
+    assert {run.name for run in table} == {*both, *mixtures, "nvdp-conv-long-mnist", "nvdp-conv-mixture-long-celeba"}
     for task, different in (("mnist", 4), ("celeba", 3)):
         ours = [run for run in table if run.config.task == task and run.name not in mixtures]
         assert len({run.config.steps for run in ours if run.config.model.name in papers}) == 1

@@ -47,7 +47,7 @@ to the contexts of all tasks and predicts all their points. Peak memory is the k
 data. Where the straightforward version would need more than 6 GiB it is not run and its memory is estimated (≈).""",
     "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Each
 row is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log*
-is the paper's formula. *Attainable* is the exact GP that must infer the kernel from the context, as the models must.""",
+is the paper's formula. *Attainable* is the exact GP that infers the kernel from the context, as the models must.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
