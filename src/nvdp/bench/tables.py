@@ -116,10 +116,8 @@ TABLES = (
     PublicTable("milk", Columns("cow", ("week",), ("protein",))),
     PublicTable("liver", Columns("patient", ("day",), ("log_bili", "albumin"))),
     PublicTable("batting", Columns("player", ("year",), ("batting_average",))),
-    PublicTable(
-        "learning_curves", Columns("curve", ("size_train",), ("error",)), logarithm=True, group="openmlid", folds=2
-    ),
-    PublicTable("cholesterol", Columns("patient", ("day",), ("hdl",)), folds=2),
+    PublicTable("learning_curves", Columns("curve", ("size_train",), ("error",)), logarithm=True, group="openmlid"),
+    PublicTable("cholesterol", Columns("patient", ("day",), ("hdl",))),
 )
 QUICK_TABLES = (SimulatedTable("growth", 40),)
 AnyTable = PublicTable | SimulatedTable

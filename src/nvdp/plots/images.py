@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, UInt8
 
 from nvdp.errors import InputError
-from nvdp.images.completion import Completion, PixelChoice, complete, random_contexts
+from nvdp.images.completion import Completion, PixelChoice, complete, drawn_in_blocks, random_contexts
 from nvdp.models.base import RegressionModel
 from nvdp.plots.style import FONT_SIZE, new_figure, save_figure
 
@@ -143,8 +143,9 @@ def context_grid(
     """One image completed from growing contexts.
 
     Args:
-        models: Models by name, two sampled functions of each. The last model also shows its standard deviation, its
-            completion, and its completion from pixels that it chose itself where its standard deviation was largest.
+        models: Models by name, two sampled functions of each. The last model also shows two pictures drawn block by
+            block, its standard deviation, its completion, and its completion from pixels that it chose itself where its
+            standard deviation was largest.
         image: The image to complete.
         contexts: Sizes of the contexts, by the titles of their columns.
         title: Title of the grid.
@@ -163,6 +164,11 @@ def context_grid(
     for name, completions in done.items():
         for k in range(FUNCTIONS):
             rows.append(PictureRow(f"{name} sample {k + 1}", tuple(each.functions[k] for each in completions)))
+    for k in range(FUNCTIONS):
+        blocks = [
+            drawn_in_blocks(model, image[None], torch.from_numpy(mask).reshape(1, -1), seed + k) for mask in masks
+        ]
+        rows.append(PictureRow(f"{chooser} in blocks {k + 1}", tuple(each[0] for each in blocks)))
     rows.append(PictureRow(f"{chooser} deviation", tuple(map(deviation, done[chooser]))))
     rows.append(PictureRow(f"{chooser} completed", tuple(each.completed for each in done[chooser])))
     rows.append(PictureRow("own choice", tuple(map(shown_pixels, chosen))))
