@@ -14,7 +14,6 @@ from jaxtyping import UInt8
 from nvdp.data.images import PublicImages
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import DIGITS
-from nvdp.experiments.table2 import FACES
 from nvdp.experiments.table2 import plan as table2_plan
 from nvdp.images.completion import PixelChoice, random_contexts
 from nvdp.models.base import RegressionModel
@@ -23,7 +22,6 @@ from nvdp.randomness import derived_generator
 from nvdp.training.run_folder import load_run
 
 MODELS = ("np", "np+cnp", "nvdp", "nvdp-conv")
-BEST = {"nvdp-conv-mnist": "nvdp-conv-mixture-mnist", "nvdp-conv-celeba": f"{FACES}-celeba"}  # at the cpu budget
 TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
 PRIVATE = ("celeba",)  # images that may not be passed on
 SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
@@ -31,9 +29,8 @@ SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
 
 def plan(budget: str) -> Sequence[PlannedRun]:
     """The runs of table 2 that the figure shows."""
-    runs = {run.name: run for run in table2_plan(budget)}
-    names = [f"{model}-{task}" for model in MODELS for task in dict.fromkeys(TRAINED_ON.values())]
-    return [runs[best if (best := BEST.get(name, name)) in runs else name] for name in names]
+    shown = {f"{model}-{task}" for model in MODELS for task in TRAINED_ON.values()}
+    return [run for run in table2_plan(budget) if run.name in shown]
 
 
 def context_sizes(pixels: int) -> dict[str, int]:
@@ -47,13 +44,18 @@ def context_sizes(pixels: int) -> dict[str, int]:
 
 def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
     """Images of the sets that may be shown, and for every set the scores of random and of chosen pixels."""
+    return collected({name: _models(folders, name) for name in TRAINED_ON})
+
+
+def collected(models: Mapping[str, Mapping[str, RegressionModel]]) -> dict[str, Any]:
+    """The same for models by label, by the set whose test images they complete."""
     grids, numbers = [], {}
-    for name in TRAINED_ON:
-        models, images = _models(folders, name), _test_images(name)
+    for name, by_label in models.items():
+        images = _test_images(name)
         sizes = context_sizes(images.shape[1] * images.shape[2])
-        numbers[name] = {label: pixel_choice(model, images, sizes) for label, model in models.items()}
+        numbers[name] = {label: pixel_choice(model, images, sizes) for label, model in by_label.items()}
         if name not in PRIVATE:
-            grids.append(grid_to_json(context_grid(models, images[SHOWN_IMAGE], sizes, _title(name), SEED)))
+            grids.append(grid_to_json(context_grid(by_label, images[SHOWN_IMAGE], sizes, _title(name), SEED)))
     return {"images": SCORED_IMAGES, "grids": grids, "pixels": numbers}
 
 
@@ -109,8 +111,7 @@ def grid_from_json(values: dict[str, Any]) -> PictureGrid:
 
 
 def _models(folders: Mapping[str, Path], name: str) -> dict[str, RegressionModel]:
-    names = {model: f"{model}-{TRAINED_ON[name]}" for model in MODELS}
-    return {model.upper(): load_run(folders.get(BEST.get(run, run)) or folders[run])[1] for model, run in names.items()}
+    return {model.upper(): load_run(folders[f"{model}-{TRAINED_ON[name]}"])[1] for model in MODELS}
 
 
 def _test_images(name: str) -> UInt8[np.ndarray, "image row column channel"]:
