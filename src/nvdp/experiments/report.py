@@ -241,9 +241,8 @@ def active_in_words(results: Results) -> str:
     )
 
 
-def pixels_in_words(results: Results) -> str:
+def pixels_in_words(data: dict[str, Any] | None) -> str:
     """PSNR with chosen pixels minus PSNR with random ones, for the last model of each set."""
-    data = results.figure("figure4")
     if data is None:
         return ""
     sentences = []
@@ -355,7 +354,8 @@ PARTS: dict[str, Part] = {
     "figure3.candidates": _from_figure("figure3", "candidates"),
     "figure3.steps": _from_figure("figure3", "steps"),
     "figure4": pixel_table,
-    "figure4.words": pixels_in_words,
+    "figure4.words": lambda results: pixels_in_words(results.figure("figure4")),
+    "pretrained.pixels": lambda results: pixels_in_words((results.figure("pretrained") or {}).get("digits")),
     "figure4.images": _from_figure("figure4", "images"),
     "fewshot-choices": choices_table,
     "fewshot-choices.steps": lambda results: _steps(results.runs("fewshot-choices").values()),
@@ -386,5 +386,6 @@ PARTS: dict[str, Part] = {
     **_image("figure9-decoder-x", "figure9/{}-figure.json"),
     **_image("pretrained-functions", "pretrained/{}-figure.json"),
     **_image("pretrained-active", "pretrained/{}-figure.json"),
+    **_image("pretrained-digits", "pretrained/{}-figure.json"),
     **_image("bench-quality", "bench/quality.json"),
 }
