@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nvdp.errors import FarNote, InputError
 from nvdp.tasks import PointSet
+from nvdp.units.fixed import number_columns
 
 if TYPE_CHECKING:
     from nvdp.loading import Predictor
@@ -87,7 +88,7 @@ def explain(predictor: "Predictor", x: Any, y: Any) -> Explanation:
     Returns:
         The nearest training tasks, if the model has kept them, and what leaving each point out changes.
     """
-    x, y = (np.asarray(part, np.float64).reshape(len(part), -1) for part in (x, y))
+    x, y = (number_columns(part, None, name).numpy() for part, name in ((x, "x"), (y, "y")))
     if not len(x):
         raise InputError("an empty context has nothing to explain; expected at least 1 point")
     if len(x) > MOST_EXPLAINED:
