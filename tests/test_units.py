@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import nvdp
+from nvdp.data.tables import Columns
 from nvdp.errors import FarNote, InputError
 from nvdp.loading import Predictor
 from nvdp.models.registry import build_model
@@ -84,6 +85,22 @@ def test_digits_of_large_numbers_are_kept():
     units = Units((1.7e9,), (1.0,), (0.0,), (1.0,), (0.0,), (2e9,))
     for seconds in ([1.7e9 + 0.25], np.array([1.7e9 + 0.25]), [[1.7e9 + 0.25]]):
         assert units.x_in(seconds).item() == 0.25
+
+
+def test_numbers_whose_squares_are_nothing_keep_their_spread():
+    y = np.array([[1.0], [3.0]])
+    tiny, usual = (Units.of([y], [y * scale]) for scale in (1e-300, 1.0))
+    assert 1e300 * tiny.y_spread[0] == pytest.approx(usual.y_spread[0])
+    assert Units.of([y], [y * 0]).y_spread == (1.0,)
+
+
+def test_a_note_about_far_points_names_columns_and_writes_dates():
+    columns = Columns("cow", ("day", "age"), ("milk",), dates=("day",))
+    units = Units.of([np.array([[0.0, 1.0], [10.0, 5.0]])], [np.array([[1.0], [3.0]])])
+    note = units.far([[20.0, 3.0]], [[500.0]], columns)
+    assert "1 of 1 points lie outside the inputs of training, day from 1970-01-01 to 1970-01-11: " in note
+    assert "milk goes from 500 to 500" in note
+    assert "age" not in note
 
 
 @pytest.mark.parametrize("x", [[1.0, 2.0], [[1.0], [2.0]], [["a", "b"]], 5.0])

@@ -184,7 +184,7 @@ class Predictor:
 
     def warn_far(self, x: Any, y: Any = None) -> None:
         """Warn if a context is unlike the data that the model has learned from, with the numbers of both."""
-        warn_far(self.units, x, y)
+        warn_far(self.units, x, y, self.columns)
 
     def posterior_from_bytes(self, data: bytes) -> Any:
         """The posterior whose ``to_bytes`` gave these bytes."""

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -193,6 +194,19 @@ def test_a_prediction_is_drawn_in_order_of_x(tmp_path, drawn):
         "90% interval",
         "held-out points",
     ]
+
+
+def test_panels_of_one_output_share_an_axis_and_every_column_has_its_inputs_labelled(tmp_path, drawn):
+    x = np.array([1.0, 2.0, 9.0])
+    panels = [replace(table_panel(x, x[:0]), y_label=label) for label in ("weight", "weight", "weight", "cost")]
+    figure_tables(panels, tmp_path / "p.png", x_label="size", log=["size", "cost"])
+    shown = [axes for axes in drawn[0].axes if axes.get_visible()]
+    assert [axes.get_ylabel() for axes in shown] == ["weight", "", "weight", "cost"]
+    assert [axes.get_yscale() for axes in shown] == ["linear"] * 3 + ["log"]
+    assert {axes.get_xscale() for axes in shown} == {"log"}
+    assert [axes.get_xlabel() for axes in shown] == ["", "size", "", "size"]  # the second has none below it
+    assert shown[0].get_shared_y_axes().joined(shown[0], shown[2])
+    assert not shown[0].get_shared_y_axes().joined(shown[0], shown[3])
 
 
 def test_a_prediction_needs_no_context(tmp_path):

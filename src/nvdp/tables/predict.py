@@ -70,16 +70,15 @@ def _check_near(predictor: Predictor, columns: Columns, table: TaskTable, origin
     if isinstance(units, ContextUnits):
         return
     low, high = (np.array(ends[:inputs]) for ends in (units.x_low, units.x_high))
-    for task in table.tasks:
-        away = np.abs(task.x[:, :inputs] - (low + high) / 2) > FARTHEST * (high - low)
-        away &= np.isfinite(high - low) & (high > low) & ~np.isin(columns.x, columns.log)
-        if away.any():
-            row, place = np.argwhere(away)[0]
-            name = columns.x[place]
-            found, *ends = columns.text(name, [task.x[row, place], low[place], high[place]])
-            line = table.line(task.rows[row])
-            learned = " to ".join(ends)
-            raise InputError(f"{origin}: column '{name}' holds {found} in line {line}; the fitted table has {learned}")
+    x, rows = (np.concatenate(part) for part in zip(*((task.x, task.rows) for task in table.tasks), strict=True))
+    away = np.abs(x[:, :inputs] - (low + high) / 2) > FARTHEST * (high - low)
+    away &= np.isfinite(high - low) & (high > low) & ~np.isin(columns.x, columns.log)
+    if away.any():
+        row, place = np.argwhere(away)[0]
+        name = columns.x[place]
+        found, *ends = columns.text(name, [x[row, place], low[place], high[place]])
+        line, learned = table.line(rows[row]), " to ".join(ends)
+        raise InputError(f"{origin}: column '{name}' holds {found} in line {line}; the fitted table has {learned}")
 
 
 def _with_given(predictor: Predictor, task: TableTask, contexts: Mapping[str, TableTask]) -> TableTask:
