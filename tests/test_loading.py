@@ -15,6 +15,7 @@ from command_line import nvdp as nvdp_command
 import nvdp
 from nvdp.cards import card_lines, card_of
 from nvdp.data.gp import GPTasks
+from nvdp.data.images import pixel_coordinates
 from nvdp.errors import NameNote
 from nvdp.evaluation.metrics import evaluate
 from nvdp.loading import find_run, pretrained_names
@@ -62,9 +63,17 @@ def test_functions_of_the_pretrained_model_differ_where_the_exact_posterior_is_w
     assert posterior.mean_rates()[:, -1].mean() > 0.1
 
 
-def test_the_pretrained_model_of_digits_knows_what_is_beside_a_stroke():
-    from nvdp.data.images import pixel_coordinates
+@pytest.mark.parametrize("share", [0.7, 0.9, 1.0])
+def test_the_pretrained_model_of_digits_is_sensible_however_many_pixels_it_sees(share):
+    x = pixel_coordinates(28, 28)
+    ring = ((x - 0.5).norm(dim=-1) - 0.25).abs() < 0.06  # a nought
+    seen = torch.rand(len(x), generator=torch.Generator().manual_seed(0)) < share
+    prediction = nvdp.load("mnist").adapt(x[seen], ring[seen, None].float()).predict(x)
+    assert (prediction.mean[:, 0] - ring.float()).abs().mean() < 0.1
+    assert prediction.std.max() < 0.6
 
+
+def test_the_pretrained_model_of_digits_knows_what_is_beside_a_stroke():
     model, x = nvdp.load("mnist"), pixel_coordinates(28, 28).view(28, 28, 2)
     shown, ink = x[6:22:2, 10:18:2].reshape(-1, 2), torch.zeros(8, 4, 1)
     ink[:, 2] = 1.0  # a vertical stroke, every other row and column

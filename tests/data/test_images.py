@@ -92,6 +92,15 @@ def test_training_sizes_fill_their_ranges_and_differ_within_a_batch():
     assert middle.mean().item() == pytest.approx(0.5, abs=0.03), "N is uniform between S + 1 and 200"
 
 
+def test_a_share_of_the_steps_has_contexts_of_up_to_all_pixels():
+    tasks = ImageTasks(Numbered(), any_context=0.25)
+    most = [int(tasks.training_batch(0, step, 16).is_context.sum(1).max()) for step in range(40)]
+    assert 4 <= sum(size > 197 for size in most) <= 18
+    assert max(most) > 700
+    validation = next(iter(validation_tasks(tasks, 0, 64)))
+    assert validation.is_context.sum(1).max() <= 197
+
+
 def test_no_pixel_comes_twice_and_every_image_has_its_own():
     batch = ImageTasks(Numbered()).training_batch(0, 0, 16)
     for x, mask in zip(batch.x, batch.mask, strict=True):

@@ -155,7 +155,7 @@ def train(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
-    from nvdp.data.source import DataConfig
+    from nvdp.data.source import ANY_CONTEXT, DataConfig
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
@@ -171,7 +171,8 @@ def train(
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
-        data = DataConfig(**pictures)
+        any_context = ANY_CONTEXT.any_context if task == "images" else 0.0
+        data = DataConfig(**pictures, any_context=any_context) if pictures else None
         names = task, model or "nvdp", preset or "cpu", variance or "learned"
         config = preset_config(*names, data, **episodes)
         config = config if steps is None else shortened(config, steps)

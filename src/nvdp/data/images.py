@@ -176,10 +176,14 @@ def whole_images(
 
 @dataclass(frozen=True)
 class ImageTasks:
-    """Pixels of a set of images as tasks; `split` is the split for scoring, never used for training."""
+    """Pixels of a set of images as tasks; `split` is the split for scoring, never used for training.
+
+    In a share `any_context` of the training steps contexts have up to all pixels of an image.
+    """
 
     source: ImageSource
     split: str = "validation"
+    any_context: float = 0.0
 
     @property
     def name(self) -> str:
@@ -202,8 +206,9 @@ class ImageTasks:
         generator = derived_generator(seed, self.name, "train", step)
         chosen = torch.randint(len(images), (tasks,), generator=generator)
         pixels = self.source.size**2
-        most = min(MOST_POINTS, pixels)
-        size = _context_sizes(tasks, pixels, generator)
+        any_context = self.any_context > 0 and bool(torch.rand((), generator=generator) < self.any_context)
+        most = pixels if any_context else min(MOST_POINTS, pixels)
+        size = _context_sizes(tasks, most, generator)
         # N ~ U{S+1..most}, an image at a time: the share of the way from S to `most`, rounded up.
         share = 1 - torch.rand(tasks, 1, generator=generator, dtype=torch.float64)  # in (0, 1]
         points = size + ((most - size) * share).ceil().long()
@@ -223,7 +228,7 @@ class ImageTasks:
         chosen = order[(chunk * VALIDATION_CHUNK + torch.arange(VALIDATION_CHUNK)) % len(images)]
         generator = derived_generator(seed, self.name, self.split, chunk)
         pixels = self.source.size**2
-        size = _context_sizes(VALIDATION_CHUNK, pixels, generator)
+        size = _context_sizes(VALIDATION_CHUNK, min(MOST_POINTS, pixels), generator)
         return whole_images(images[chosen.numpy()], random_pixels(VALIDATION_CHUNK, pixels, size, generator))
 
 
@@ -234,6 +239,5 @@ def random_pixels(
     return torch.rand(images, pixels, generator=generator).argsort(-1).argsort(-1) < size
 
 
-def _context_sizes(tasks: int, pixels: int, generator: torch.Generator) -> Tensor:
-    most = min(MOST_POINTS, pixels) - FEWEST_TARGETS
-    return torch.randint(FEWEST_CONTEXT, most + 1, (tasks, 1), generator=generator)
+def _context_sizes(tasks: int, most: int, generator: torch.Generator) -> Tensor:
+    return torch.randint(FEWEST_CONTEXT, most - FEWEST_TARGETS + 1, (tasks, 1), generator=generator)

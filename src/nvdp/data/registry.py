@@ -18,11 +18,11 @@ SourceOf = Callable[[DataConfig, str, EpisodeConfig | None], TaskSource]
 
 
 def _public(name: str, data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
-    return ImageTasks(PublicImages(name), split)
+    return ImageTasks(PublicImages(name), split, data.any_context)
 
 
 def _folder(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:
-    return ImageTasks(FolderImages(data), split)
+    return ImageTasks(FolderImages(data), split, data.any_context)
 
 
 def _table(data: DataConfig, split: str, episodes: EpisodeConfig | None) -> TaskSource:

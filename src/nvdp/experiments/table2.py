@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from nvdp.data.source import NO_DATA
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.table1 import NAMES
 from nvdp.training.config import RunConfig
@@ -56,7 +57,8 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     longer = replace(_run("mnist", "nvdp-conv", budget, LONG_STEPS), name=f"{LONG}-mnist")
     shipped = [_shipped(task, name) for task, names in SHIPPED_STEPS.items() for name in names]
     blocks = {"convolution.blocks": 2}
-    deeper = preset_config("celeba", "nvdp-conv", budget, architecture=blocks, steps=FACES_STEPS, **FACES_RUN)
+    faces = {"data": NO_DATA, "architecture": blocks, "steps": FACES_STEPS, **FACES_RUN}
+    deeper = preset_config("celeba", "nvdp-conv", budget, **faces)
     return [*rows, longer, *shipped, _scored("celeba", FACES, budget, deeper)]
 
 
@@ -64,13 +66,14 @@ def _run(task: str, name: str, budget: str, steps: int) -> PlannedRun:
     stack = name == "nvdp-conv" and budget == "cpu"
     run: dict[str, Any] = {"optimizer": "adam", "learning_rate": 1e-3, "warmup_steps": 500} if stack else {}
     architecture = STACK | {"encoder.size": {"mnist": 128, "celeba": 1_024}[task]} if stack else {}
-    config = preset_config(task, name, budget, architecture=architecture, steps=steps, **run)
+    config = preset_config(task, name, budget, data=NO_DATA, architecture=architecture, steps=steps, **run)
     return _scored(task, name, budget, config)
 
 
 def _shipped(task: str, name: str) -> PlannedRun:
     """A run with noise of several Gaussians."""
-    config = preset_config(task, name, "cpu", architecture=MIXTURE, steps=SHIPPED_STEPS[task][name])
+    data = None if task == "mnist" else NO_DATA  # the preset's contexts of up to all pixels, for what is shipped
+    config = preset_config(task, name, "cpu", data=data, architecture=MIXTURE, steps=SHIPPED_STEPS[task][name])
     return _scored(task, f"{name}-mixture", "cpu", config)
 
 

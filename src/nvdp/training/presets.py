@@ -12,7 +12,7 @@ from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
 from nvdp.data.gp import MaternTNPTasks, TNPTasks
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
-from nvdp.data.source import NO_DATA, DataConfig
+from nvdp.data.source import ANY_CONTEXT, NO_DATA, DataConfig
 from nvdp.errors import unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
@@ -266,7 +266,7 @@ def preset_config(
     model: str,
     preset: str = "cpu",
     variance: str = "learned",
-    data: DataConfig = NO_DATA,
+    data: DataConfig | None = None,
     *,
     way: int = 5,
     shot: int = 1,
@@ -282,7 +282,7 @@ def preset_config(
         model: A name of the registry.
         preset: quick, cpu, paper, tuned or, for regression, released.
         variance: Of regression: learned, or fixed (σ = 1).
-        data: For tasks of a folder of images.
+        data: For tasks of a folder of images, and how contexts of images are drawn; by default as the preset has it.
         way: Of few-shot tasks: classes of an episode.
         shot: Of few-shot tasks: support images of a class.
         queries: Of few-shot tasks: images of a class to classify; None for the preset's number.
@@ -304,6 +304,9 @@ def preset_config(
     """
     base: ModelConfig | ClassifierConfig
     known: tuple[str, ...] = PRESETS
+    if data is None:
+        convolutions = task in IMAGE_TASKS and preset in OWN and model_spec(model).reader == "convolution"
+        data = ANY_CONTEXT if convolutions else NO_DATA
     if task in FEWSHOT_TASKS:
         known = FEWSHOT_PRESETS
         if queries is None:  # features cost so little that they take 15 with any preset
