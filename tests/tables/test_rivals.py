@@ -63,6 +63,18 @@ def test_a_factor_of_few_tasks_is_drawn_further_towards_what_is_believed():
     assert 0.0 < factor(5) < 0.5 * factor(500)
 
 
+def test_a_few_small_errors_do_not_narrow_intervals():
+    def factor(ratios, tasks):
+        ratio = torch.tensor(ratios)
+        number = torch.arange(len(ratio)) * tasks // len(ratio)
+        same = torch.ones(len(ratio))
+        return math.exp(Errors(ratio, same, same.long(), same.bool(), number).log_factor(math.log(1.1), 0.05))
+
+    assert factor([0.08, 0.24, 0.26, 0.1], 2) > 1.05  # all of them are below the smallest factor, by chance
+    assert factor([0.0, 0.0, 0.0, 0.0], 2) > 0.9
+    assert factor([0.2] * 4000, 400) < 0.6  # no chance
+
+
 def test_the_first_line_says_which_rival_is_better():
     ours, other = {"LL": -1.0, "RMSE": 2.0}, {"LL": -0.9, "RMSE": 2.5}
     line = verdict({"nvdp": ours, "hierarchical GP": other})

@@ -4,8 +4,8 @@ The share maximises the likelihood of held-out tasks, and so does the tail: how 
 they lie. The factors make 90 % intervals cover 90 % of the outputs (split conformal prediction with a relative score):
 by groups of context sizes, and apart for points beyond the context. Few tasks say little, so the share is drawn towards
 0, i.e. to the process, and the tail too. Each factor is drawn towards that of a larger group, that of all towards 1, by
-its standard error over tasks (bootstrap). Where few tasks were held out, the process is also fitted to parts of the
-training tasks and asked about the others.
+its standard error over tasks (bootstrap, and at least that of independent normal errors). Where few tasks were held
+out, the process is also fitted to parts of the training tasks and asked about the others.
 """
 
 import itertools
@@ -32,9 +32,10 @@ DOUBT = 40  # tasks that count as much as the belief that there is no tail
 # process, whose intervals are those of a fitted model, and of a network alone; of points among or beyond; of a size.
 EXPECTED, EXPECTED_ALONE, EXPECTED_OF_KIND, EXPECTED_OF_SIZE = 0.05, 0.5, 0.05, 0.025
 REDRAWN = 40  # times that tasks are drawn again, for the standard error of a factor
+OF_NORMAL = 0.78  # variance of the logarithm of the 90 % quantile of |z|, times the number of normal z
 DOUBT_OF_NETWORK = 40  # tasks that count as much as the belief that the process is enough
 SHARES = tuple(step / 10 for step in range(11))
-LARGEST_FACTOR = 3.0
+LARGEST_FACTOR, SMALLEST_RATIO = 3.0, 1e-6
 TAIL_SHARES, TAIL_WIDTHS = (0.02, 0.05, 0.1, 0.2), (2.0, 3.0, 4.0)  # of outliers
 FACTORS = (0.8, 0.9, 1.0, 1.15)  # of everything, to choose a tail by
 MOST_OF_TAIL = 200_000  # numbers that a tail is chosen by
@@ -55,10 +56,13 @@ class Errors:
 
     @classmethod
     def of(cls, prediction: Prediction, batch: TaskBatch, ordered: bool, first: int) -> Self:
-        """The errors of a batch of tasks with `CONTEXTS` contexts each; `first` is the number of its first task."""
+        """The errors of a batch of tasks with `CONTEXTS` contexts each; `first` is the number of its first task.
+
+        Outputs at the last x of an ordered context are left out: mostly repeats of a row, neither among nor beyond it.
+        """
         half = (prediction.quantile(0.5 + LEVEL / 2) - prediction.quantile(0.5 - LEVEL / 2)) / 2
-        target = _known(batch)
         last = torch.where(batch.is_context, batch.x[..., 0], -math.inf).amax(1, keepdim=True)
+        target = _known(batch) & ~((batch.x[..., 0] == last) & ordered)[..., None]
         ahead = (batch.x[..., 0] > last) & last.isfinite() & ordered
         size = batch.is_context.sum(1)[:, None, None]
         task = (first + torch.arange(len(batch)) // CONTEXTS)[:, None, None]
@@ -100,16 +104,17 @@ class Errors:
             times = torch.zeros_like(counts).index_add(0, drawn, torch.ones(len(drawn), dtype=torch.float64))
             again.append(_log_quantile(ratio, weight * times[task]))
         variance = float(torch.tensor(again, dtype=torch.float64).var(correction=0)) if len(own) > 1 else math.inf
+        variance = max(variance, OF_NORMAL * CONTEXTS / len(ratio))  # few errors may agree by chance
         trust = expected**2 / (expected**2 + variance)
-        return trust * found + (1 - trust) * otherwise
+        most = math.log(LARGEST_FACTOR)
+        return trust * min(most, max(-most, found)) + (1 - trust) * otherwise
 
 
 def _log_quantile(ratio: Float[Tensor, " output"], weight: Float[Tensor, " output"]) -> float:
-    """The logarithm of the weighted quantile of sorted ratios, within reason."""
+    """The logarithm of the weighted quantile of sorted ratios."""
     reached = weight.cumsum(0)
     place = int(torch.searchsorted(reached, LEVEL * reached[-1]))
-    value = float(ratio[min(place, len(ratio) - 1)])
-    return math.log(min(LARGEST_FACTOR, max(1 / LARGEST_FACTOR, value)))
+    return math.log(max(SMALLEST_RATIO, float(ratio[min(place, len(ratio) - 1)])))
 
 
 @torch.no_grad()
