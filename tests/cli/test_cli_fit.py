@@ -144,7 +144,7 @@ def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
-        (changed(day=3.0), ""),
+        (changed(day="2024-03-01", tree=growth()["tree"].map("$\\frac{}$".format)), "column 'day' is constant"),
         (pd.concat([growth(), growth()]), ""),
         (changed(size=7.0), "'size' is constant"),
         (growth(2), "few tasks: the 1 held-out task"),

@@ -144,6 +144,11 @@ def test_a_pretrained_model_predicts_and_is_scored_on_a_table_whose_columns_are_
     np.testing.assert_allclose(rows[["mean", "std"]], np.stack([mean, std], 1), rtol=1e-4, atol=1e-5)
     assert (tmp_path / "p.png").exists()
 
+    dated = context.assign(day=[f"2024-03-{1 + place:02d}" for place in range(len(context))])
+    dated.to_csv(tmp_path / "dated.csv", index=False)
+    run("predict", "general", "--context", tmp_path / "dated.csv", *named, "--out", tmp_path / "dates.csv")
+    assert pd.read_csv(tmp_path / "dates.csv")["day"].iloc[0] == "2024-03-01"
+
     alone = run("predict", "general", "--context", new, *named, "--out", tmp_path / "auto.csv")
     grid = pd.read_csv(tmp_path / "auto.csv")["day"]
     assert (grid.min(), grid.max()) == (context["day"].min(), context["day"].max())

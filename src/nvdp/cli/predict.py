@@ -91,6 +91,8 @@ def predict(
     if plot is not None and len(columns.x) > 1:
         raise InputError(f"--plot draws functions of one input; there are {len(columns.x)}")
     given = read_frame(context)
+    if predictor.columns is None:
+        columns = columns.learned(given, str(context))  # which inputs are dates
     if predictor.columns is not None and columns.task not in given.columns:
         say(f"{context} has no column '{columns.task}': its {counted(len(given), 'row')} are of one task")
         columns = replace(columns, task=None)

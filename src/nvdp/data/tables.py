@@ -84,13 +84,13 @@ class Columns:
     def written(self, name: str, values: Any) -> Any:
         """Numbers of an input as they are written in a table: days since 1970 as dates, where it has dates.
 
-        >>> Columns("cow", ("day",), dates=("day",)).written("day", [0.0, 1.5])
-        ['1970-01-01', '1970-01-02T12:00']
+        >>> Columns("cow", ("day",), dates=("day",)).written("day", [0.0, 1.5, 2.0001])
+        ['1970-01-01', '1970-01-02T12:00', '1970-01-03T00:00:09']
         """
         if not self.is_date(name):
             return values
-        when = np.datetime64(0, "m") + (np.asarray(values, np.float64) * 1440).round().astype("timedelta64[m]")
-        return [str(each).removesuffix("T00:00") for each in when]
+        when = np.datetime64(0, "s") + (np.asarray(values, np.float64) * 86_400).round().astype("timedelta64[s]")
+        return [str(each).removesuffix("T00:00:00").removesuffix(":00") for each in when]
 
     def text(self, name: str, values: Sequence[float]) -> list[str]:
         """The same as text, numbers with six digits.

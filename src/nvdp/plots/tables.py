@@ -95,7 +95,7 @@ def figure_tables(
             if column:
                 axes.tick_params(labelleft=False)
             else:
-                axes.set_ylabel(label, fontsize=FONT_SIZE)
+                axes.set_ylabel(label, fontsize=FONT_SIZE, parse_math=False)
             if all(column >= len(below) for below in rows[row + 1 :]):  # the last of its column
                 _label_x(axes, x_label, dates, x_label in log)
     shared_legend(figure)
@@ -119,13 +119,13 @@ def _draw_panel(axes: Any, panel: TablePanel) -> None:
             zorder=4,
             label="held-out points",
         )
-    axes.set_title(panel.title, fontsize=FONT_SIZE)
+    axes.set_title(panel.title, fontsize=FONT_SIZE, parse_math=False)  # names of a table may hold a $
     tidy(axes)
     axes.margins(x=0.02)
 
 
 def _label_x(axes: Any, label: str, dates: bool, log: bool) -> None:
-    axes.set_xlabel(label, fontsize=FONT_SIZE)
+    axes.set_xlabel(label, fontsize=FONT_SIZE, parse_math=False)
     axes.tick_params(labelbottom=True)
     if log:
         axes.set_xscale("log")
@@ -197,8 +197,11 @@ def task_panels(
     units = predictor.units
     ends = (*units.x_low[:1], *units.x_high[:1]) if reach is None else reach
     seen = np.concatenate([[end for end in ends if math.isfinite(end)], x[:, 0], x_other[:, 0]])
-    space = np.geomspace if columns.x[0] in columns.log else np.linspace
-    grid = space(seen.min(), seen.max(), GRID)
+    log = columns.x[0] in columns.log
+    low, high = float(seen.min()), float(seen.max())
+    if low == high:  # a range of no width has no axis
+        low, high = (low / 2, high * 2) if log else (low - 1, high + 1)
+    grid = (np.geomspace if log else np.linspace)(low, high, GRID)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FarNote)  # it is seen
         prediction = predictor.adapt(x, y).predict(np.concatenate([grid[:, None], np.tile(x[:1, 1:], (GRID, 1))], 1))
