@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ROW_HEIGHT, MAX_COLUMNS = 2.1, 2  # inches, panels
 GRID = 200  # points of a curve
+# Written once under an axis whose ticks are years, months, days, hours, minutes or seconds.
+DATE_OFFSETS = ["", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]
 
 
 class TaskRows(NamedTuple):
@@ -134,7 +136,8 @@ def _label_x(axes: Any, label: str, dates: bool, log: bool) -> None:
 
         ticks = AutoDateLocator(maxticks=6)
         axes.xaxis.set_major_locator(ticks)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks))
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks, offset_formats=DATE_OFFSETS))
+        axes.xaxis.get_offset_text().set_fontsize(FONT_SIZE)
 
 
 def figure_calibration(levels: Sequence[float], shares: Mapping[str, Sequence[float]], path: Path | str) -> list[Path]:
