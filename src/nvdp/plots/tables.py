@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 ROW_HEIGHT, MAX_COLUMNS = 2.1, 2  # inches, panels
 GRID = 200  # points of a curve
-# Written once under an axis whose ticks are years, months, days, hours, minutes or seconds.
+# Ticks that are years, months, days, hours, minutes or seconds, and what is written once under their axis.
+DATES = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%S"]
 DATE_OFFSETS = ["", "%Y", "%Y", "%Y-%m-%d", "%Y-%m-%d", "%Y-%m-%d %H:%M"]
 
 
@@ -136,7 +137,7 @@ def _label_x(axes: Any, label: str, dates: bool, log: bool) -> None:
 
         ticks = AutoDateLocator(maxticks=6)
         axes.xaxis.set_major_locator(ticks)
-        axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks, offset_formats=DATE_OFFSETS))
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks, None, DATES, DATE_OFFSETS))
         axes.xaxis.get_offset_text().set_fontsize(FONT_SIZE)
 
 
