@@ -104,7 +104,8 @@ class Predictor:
         """The posterior of a task given its context, in the user's units.
 
         Args:
-            x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`.
+            x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`; or rows of
+                the fitted table, see `rows`.
             y: Outputs in the same layout; of a classifier numbers of classes, or one-hot labels.
             mask: Which entries are real points (tasks, points); all, if left out.
 
@@ -112,6 +113,8 @@ class Predictor:
             A posterior: `predict`, `suggest`, and where the model can take in points one by one `update`, `forget` and
             `to_bytes`.
         """
+        if y is None and hasattr(x, "columns"):
+            x, y = self.rows(x)
         if isinstance(self.units, ContextUnits):
             x, y, mask = self.units.readable(x, y, mask)
         units = self.units.of_context(x, y, mask)
@@ -135,7 +138,8 @@ class Predictor:
                 be left out, and without the columns of outputs there are none.
 
         Returns:
-            Arrays (points, features) and (points, outputs); rows with an empty cell are left out.
+            Arrays (points, features) and (points, outputs). Rows without an input are left out, and those without an
+            output where the model cannot fill it in.
         """
         if self.columns is None:
             raise InputError(f"{self.model.config.name} was not fitted to a table; give x and y as arrays")

@@ -72,7 +72,7 @@ def predict(
     from nvdp.loading import load
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, use_threads, write_text
-    from nvdp.tables.notes import unit_notes
+    from nvdp.tables.notes import copy_notes, unit_notes
     from nvdp.tables.predict import contexts_of, predictions, queries_of
 
     use_threads()
@@ -109,7 +109,7 @@ def predict(
         mean = [name for name in columns.given if name not in frame.columns]
         taken = f", with the mean of {', '.join(mean)}" if mean else ""
         say(f"{without} no context, the first is '{unknown[0]}'{others}: predicted without one{taken}")
-    for note in unit_notes(predictor.units, known.tasks, columns):
+    for note in (*unit_notes(predictor.units, known.tasks, columns), *copy_notes(known.tasks)):
         say(note)
     with say_far(predictor, known.tasks, queries.tasks, columns=columns):
         parts = predictions(predictor, contexts, queries.tasks, columns.y, samples)

@@ -23,7 +23,8 @@ FORMS = (
 )
 PATTERNS = {form: pattern for pattern, form in FORMS}
 LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4}.*)?")
-HOW = "write dates as 2024-03-31"
+YEARS = 1700, 2200  # others are typing errors, or stand for no date
+HOW = f"write dates as 2024-03-31, in years from {YEARS[0]} to {YEARS[1]}"
 
 
 def known_words(cells: Any) -> Any:
@@ -96,4 +97,5 @@ def _parsed(words: Any, form: str) -> Any:
     if PATTERNS[form].endswith(TIME):
         clock = parts[1].fillna("0:00")
         when += pd.to_timedelta(clock.where(clock.str.count(":") > 1, clock + ":00"), errors="coerce")
+    when = when.where(when.dt.year.between(*YEARS))
     return (when - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)

@@ -15,7 +15,9 @@ from nvdp.tables.tasks import Arrays
 from nvdp.units import ContextUnits
 
 WIDE, SKEW = 100, 3  # highest over lowest value, and upper over lower half of a range: a logarithm is proposed
-FAR, FAR_LOG, FEWEST = 100, 5, 8  # interquartile ranges from the median, of values or logarithms; values to tell by
+# Interquartile ranges from the median: of values, of numbers that often stand for none, of logarithms. Values to tell by.
+FAR, FAR_CODE, FAR_LOG, FEWEST = 30, 4, 5, 8
+CODES = [sign * number for sign in (1, -1) for number in (99, 999, 9999, 99999)]
 SMALL, FEWEST_VALUES = 0.01, 3  # of what is usual in the fitted table; different values to tell by
 COPIES = 0.05  # share of rows
 ROUNDING = 1e-12  # of the largest value: a smaller range is none, as for `nvdp.units.Units`
@@ -52,9 +54,28 @@ def _left_out(table: TaskTable, tasks: Sequence[Arrays], most_rows: int) -> Iter
         yield f"left out {counted(short, 'task')} with fewer than 2 whole rows"
     if thinned := sum(len(task.x) > most_rows for task in table.tasks):
         yield f"of {counted(thinned, 'task')} with more than {most_rows:,} rows a random {most_rows:,} were kept"
+    if copies := _copies(tasks):
+        yield (
+            f"{copies:,} rows are copies of another row of their task; each counts as an observation, and scores of a "
+            "copy are too good"
+        )
+    names = {}
+    for task in table.tasks:
+        if task.name != (other := names.setdefault(task.name.casefold(), task.name)):
+            yield f"'{other}' and '{task.name}' are two tasks, as their names differ in case"
+            break
+
+
+def copy_notes(contexts: Sequence[TableTask]) -> Iterator[str]:
+    """A sentence about contexts whose rows are copies of each other, which make a prediction too sure."""
+    if copies := _copies([(task.x, task.y) for task in contexts]):
+        yield f"{copies:,} rows of the contexts are copies of another row; each counts as an observation"
+
+
+def _copies(tasks: Sequence[Arrays]) -> int:
+    """How many rows repeat another one of their task; 0 if these are few of all."""
     copies = sum(len(x) - len(np.unique(np.nan_to_num(np.c_[x, y], nan=np.inf), axis=0)) for x, y in tasks)
-    if copies > COPIES * sum(len(x) for x, _ in tasks):
-        yield f"{copies:,} rows are copies of another row of their task; each counts as an observation"
+    return copies if copies > COPIES * sum(len(x) for x, _ in tasks) else 0
 
 
 def _about_columns(table: TaskTable, tasks: Sequence[Arrays], columns: Columns) -> Iterator[str]:
@@ -118,10 +139,11 @@ def far_cells(table: TaskTable, columns: Columns) -> dict[str, str]:
         if name in columns.log or known.sum() < FEWEST:
             continue
         away, (low, high) = _away(values[known])
-        if known.sum() and away.max() > FAR:
+        far = (away > FAR) | (np.isin(values[known], CODES) & (away > FAR_CODE))
+        if far.any():
             if values[known].min() > 0 and _away(np.log(values[known]))[0].max() <= FAR_LOG:
                 continue
-            place, more = int(away.argmax()), int((away > FAR).sum()) - 1
+            place, more = int(np.where(far, away, 0).argmax()), int(far.sum()) - 1
             where = "" if table.index is None else f" in line {table.line(rows[known][place])}"
             others = f", and {counted(more, 'value')} like it" if more else ""
             found[name] = (
