@@ -104,8 +104,8 @@ class Predictor:
         """The posterior of a task given its context, in the user's units.
 
         Args:
-            x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`; or rows of
-                the fitted table, see `rows`.
+            x: Inputs (points, features) of one task or (tasks, points, features) of several, or a `PointSet`; or
+                rows of the fitted table, see `rows`.
             y: Outputs in the same layout; of a classifier numbers of classes, or one-hot labels.
             mask: Which entries are real points (tasks, points); all, if left out.
 

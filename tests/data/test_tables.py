@@ -243,6 +243,7 @@ def test_dates_in_many_forms_are_days(table, cells, days):
         (["2024-01-01", "2024-01-02", "soon"], "holds 'soon' in line 4; expected a date such as 2024-01-01"),
         (["2024-01-01", "2024-02-30", "2024-03-01"], "holds '2024-02-30' in line 3; expected a date such as"),
         (["1.4.24", "1.5.24"], "holds '1.4.24' in line 2; expected a number; write dates as 2024-03-31"),
+        (["2024-03-01", "2024-03-02", "9999-12-31"], "'9999-12-31' in line 4; expected a date such as 2024-03-01"),
     ],
     ids=["ambiguous", "contradictory", "word", "no such day", "two digits"],
 )

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from nvdp.data.tables import Columns, split_tasks
-from nvdp.tables.notes import column_ranges, table_notes, unit_notes
+from nvdp.tables.notes import column_ranges, copy_notes, table_notes, unit_notes
 from nvdp.units import Units
 
 COLUMNS = Columns("tree", ("day",), ("size",))
@@ -45,6 +45,8 @@ def test_a_good_table_has_no_notes():
         (growth().assign(size=4.0), "column 'size' is constant; there is nothing to learn about it"),
         (growth().assign(day=1.7e9 + 1e-6 * growth()["day"]), "column 'day' is constant up to rounding; subtract"),
         (pd.concat([growth(), growth()]), "72 rows are copies of another row of their task"),
+        (with_cell(growth(), [3, 9, 20], "size", -99), "column 'size' holds -99 in line 5, and 2 values like it"),
+        (growth().assign(tree=lambda t: [f"{'tT'[k % 2]}{k // 12}" for k in t.index]), "'t0' and 'T0' are two tasks"),
         (growth().assign(day=[f"{1 + n % 28}/3/2024" for n in range(72)]), "the day first: the first is 2024-03-01"),
         (growth().assign(day=20240301 + np.arange(72) % 28), "dates without separators: the first is 2024-03-01"),
         (growth().assign(size=10.0 ** (np.arange(72) / 18)), "column 'size' goes from 1 to 8799.23: try --log size"),
@@ -76,3 +78,10 @@ def test_contexts_a_thousand_times_smaller_than_the_fitted_table_are_told():
     assert told(day=3.0) == []  # one visit of each task is no other unit
     assert "check its unit" in told(size=growth(2, seed=1)["size"] / 1000)[0]
     assert "day of the contexts is from" in told(day=growth(2, seed=1)["day"] / 1000)[0]
+
+
+def test_contexts_of_copied_rows_are_told():
+    frame = growth(tasks=1)
+    once, thrice = (split_tasks(pd.concat([frame] * times), COLUMNS).tasks for times in (1, 3))
+    assert not list(copy_notes(once))
+    assert next(iter(copy_notes(thrice))).startswith("12 rows of the contexts are copies of another row")

@@ -135,7 +135,7 @@ def _label_x(axes: Any, label: str, dates: bool, log: bool) -> None:
     if dates:
         from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 
-        ticks = AutoDateLocator(maxticks=6)
+        ticks = AutoDateLocator(minticks=3, maxticks=7)
         axes.xaxis.set_major_locator(ticks)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(ticks, None, DATES, DATE_OFFSETS))
         axes.xaxis.get_offset_text().set_fontsize(FONT_SIZE)

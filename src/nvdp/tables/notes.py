@@ -15,7 +15,7 @@ from nvdp.tables.tasks import Arrays
 from nvdp.units import ContextUnits
 
 WIDE, SKEW = 100, 3  # highest over lowest value, and upper over lower half of a range: a logarithm is proposed
-# Interquartile ranges from the median: of values, of numbers that often stand for none, of logarithms. Values to tell by.
+# Interquartile ranges from the median: of values, of numbers that often stand for none, of logarithms; values needed.
 FAR, FAR_CODE, FAR_LOG, FEWEST = 30, 4, 5, 8
 CODES = [sign * number for sign in (1, -1) for number in (99, 999, 9999, 99999)]
 SMALL, FEWEST_VALUES = 0.01, 3  # of what is usual in the fitted table; different values to tell by
