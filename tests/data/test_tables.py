@@ -245,7 +245,7 @@ def test_dates_in_many_forms_are_days(table, cells, days):
         (["1.4.24", "1.5.24"], "holds '1.4.24' in line 2; expected a number; write dates as 2024-03-31"),
         (["2024-03-01", "2024-03-02", "9999-12-31"], "'9999-12-31' in line 4; expected a date such as 2024-03-01"),
     ],
-    ids=["ambiguous", "contradictory", "word", "no such day", "two digits"],
+    ids=["ambiguous", "contradictory", "word", "no such day", "two digits", "no such year"],
 )
 def test_dates_that_are_not_clear_are_refused_with_their_line(table, cells, words):
     with pytest.raises(InputError) as caught:
