@@ -25,6 +25,7 @@ def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
     assert "process.safetensors" in names
     assert 0 <= report["network_share"] <= 1
     assert len(report["worst"]) == report["tasks"]["scored"]
+    assert {row["task"] for row in report["worst"]} <= set(report["tasks"]["names_held_out"])
     page, text = ((model / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert report["verdict"] in text
     assert "data:image/png;base64," in page

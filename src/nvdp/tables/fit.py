@@ -127,6 +127,7 @@ def fit_table(
                 "too_short": len(table.tasks) - len(tasks),
                 "thinned": sum(len(task.x) > MOST_ROWS for task in table.tasks),
                 "too_few_for_both": both,
+                "names_held_out": [names[place] for place in held_out],
             },
             "folds": folds,
             "rows": {

@@ -161,7 +161,7 @@ def _calibration(report: dict[str, Any]) -> Section:
     found = "on the scored tasks themselves, so their scores are optimistic" if flatters else "without the scored tasks"
     how = (
         f"Predictive deviations are multiplied by factors that were found {found}. The second table and the plot show "
-        "the scored tasks before and after."
+        "the scored tasks before and after; in the table tasks count alike, in the plot outputs do."
     )
     return Section(CALIBRATION, [how], {"Factors": factors, "Scored tasks": table})
 
