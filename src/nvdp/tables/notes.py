@@ -59,7 +59,7 @@ def _left_out(table: TaskTable, tasks: Sequence[Arrays], most_rows: int) -> Iter
             f"{copies:,} rows are copies of another row of their task; each counts as an observation, and scores of a "
             "copy are too good"
         )
-    names = {}
+    names: dict[str, str] = {}
     for task in table.tasks:
         if task.name != (other := names.setdefault(task.name.casefold(), task.name)):
             yield f"'{other}' and '{task.name}' are two tasks, as their names differ in case"
