@@ -24,7 +24,7 @@ FORMS = (
 PATTERNS = {form: pattern for pattern, form in FORMS}
 LIKE_DATE = re.compile(r"\d{1,4}[./-]\d{1,2}([./-]\d{1,4}.*)?")
 YEARS = 1700, 2200  # others are typing errors, or stand for no date
-HOW = f"write dates as 2024-03-31, in years from {YEARS[0]} to {YEARS[1]}"
+HOW = "write dates as 2024-03-31"
 
 
 def known_words(cells: Any) -> Any:

@@ -15,7 +15,7 @@ from nvdp.data.tables import Columns, TaskTable, read_tasks, split_tasks
 from nvdp.errors import InputError, counted
 from nvdp.loading import Predictor, write_fit
 from nvdp.system import new_folder, terminated_as_exit
-from nvdp.tables.fitted import HowToFit, fit_tasks, units_of
+from nvdp.tables.fitted import FEWEST_FOR_PRIOR, HowToFit, fit_tasks, units_of
 from nvdp.tables.notes import column_ranges, table_notes
 from nvdp.tables.rivals import SCORED_CASES
 from nvdp.tables.scores import TableScores
@@ -105,6 +105,9 @@ def fit_table(
     training, ending = (part(learning)[0], scored) if both else halves(learning)
     units_of(tasks, how)  # refuses values that cannot be standardised, whichever group they are in
     notes = table_notes(table, tasks, columns, MOST_ROWS)
+    if len(training) < FEWEST_FOR_PRIOR:
+        learned = counted(len(training), "training task")
+        notes.append(f"{learned}: no hierarchical GP or mixed model, which need at least {FEWEST_FOR_PRIOR}")
     for note in notes:
         say(note)
     with terminated_as_exit(), new_folder(out) as place:
