@@ -106,8 +106,8 @@ def fit_table(
     units_of(tasks, how)  # refuses values that cannot be standardised, whichever group they are in
     notes = table_notes(table, tasks, columns, MOST_ROWS)
     if len(training) < FEWEST_FOR_PRIOR:
-        learned = counted(len(training), "training task")
-        notes.append(f"{learned}: no hierarchical GP or mixed model, which need at least {FEWEST_FOR_PRIOR}")
+        few = counted(len(training), "training task")
+        notes.append(f"{few}: no hierarchical GP or mixed model, which need at least {FEWEST_FOR_PRIOR}")
     for note in notes:
         say(note)
     with terminated_as_exit(), new_folder(out) as place:
