@@ -9,7 +9,7 @@ import torch
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import Prediction
-from nvdp.tables.calibration import SIZES, Errors, adjusted, best_tail
+from nvdp.tables.calibration import CONTEXTS, SIZES, Errors, adjusted, best_tail
 from nvdp.tables.rivals import last_value, scored_cases
 from nvdp.tables.scores import verdict
 from nvdp.tables.tasks import folds_of_groups, split_groups
@@ -61,6 +61,16 @@ def test_a_factor_of_few_tasks_is_drawn_further_towards_what_is_believed():
         return errors.log_factor(0.0, 0.1)
 
     assert 0.0 < factor(5) < 0.5 * factor(500)
+
+
+def test_repeats_of_the_last_row_of_a_context_do_not_calibrate():
+    x = torch.tensor([0.0, 1.0, 1.0, 2.0]).expand(CONTEXTS, 4)[..., None]
+    batch = TaskBatch.first_points_as_context(x, torch.zeros_like(x), 2)
+    prediction = Prediction(torch.ones_like(x)[None], torch.ones_like(x)[None])
+    ordered, others = (Errors.of(prediction, batch, each, 0) for each in (True, False))
+    assert len(ordered.ratio) == CONTEXTS  # the point at 2
+    assert ordered.ahead.all()
+    assert len(others.ratio) == 2 * CONTEXTS
 
 
 def test_a_few_small_errors_do_not_narrow_intervals():
