@@ -64,7 +64,7 @@ def test_runs_remember_their_data(places):
     digits, colours = (json.loads((places / run / "config.json").read_text()) for run in ("digits", "colours"))
     assert "data" not in digits
     assert (digits["model"]["x_dim"], digits["model"]["y_dim"]) == (2, 1)
-    assert colours["data"] == {"folder": str(places / "pictures"), "size": 8, "channels": None, "any_context": 0.125}
+    assert colours["data"] == {"folder": str(places / "pictures"), "size": 8, "channels": None, "any_context": 0.0}
     assert colours["model"]["y_dim"] == 3
     assert nvdp("train", "images", "--out", places / "colours", "--resume").returncode == 0
 

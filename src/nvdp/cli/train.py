@@ -155,11 +155,10 @@ def train(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
-    from nvdp.data.source import ANY_CONTEXT, DataConfig
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
-    from nvdp.training.presets import preset_config, shortened
+    from nvdp.training.presets import image_data, preset_config, shortened
     from nvdp.training.run_folder import CONFIG
 
     check_task(task)
@@ -171,10 +170,8 @@ def train(
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
-        any_context = ANY_CONTEXT.any_context if task == "images" else 0.0
-        data = DataConfig(**pictures, any_context=any_context) if pictures else None
-        names = task, model or "nvdp", preset or "cpu", variance or "learned"
-        config = preset_config(*names, data, **episodes)
+        names = task, model or "nvdp", preset or "cpu"
+        config = preset_config(*names, variance or "learned", image_data(*names, **pictures), **episodes)
         config = config if steps is None else shortened(config, steps)
     architecture = {
         "name": model,
