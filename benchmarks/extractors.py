@@ -21,22 +21,25 @@ from nvdp.bench.timing import interleaved, machine
 from nvdp.nn.extractors import ConvExtractor, convolved, pooled
 from nvdp.system import keep_freed_memory, use_threads
 
-SHAPES = {"omniglot": ("conv4", 1, 28, 128), "miniimagenet": ("conv5", 3, 84, 32), "half": ("conv5", 3, 42, 64)}
+SHAPES = {
+    "omniglot": ("conv4", 1, 28, 128),
+    "miniimagenet": ("conv5", 3, 84, 32),
+    "patches": ("conv5-patches", 3, 84, 64),
+}
 
 
-def by_layers(extractor: ConvExtractor, images: Tensor, pool_last: bool) -> Tensor:
+def by_layers(extractor: ConvExtractor, images: Tensor) -> Tensor:
     """Features by PyTorch's own layers."""
-    maps = images.contiguous(memory_format=torch.channels_last)
+    maps = extractor.shape.seen(images).contiguous(memory_format=torch.channels_last)
     for index, block in enumerate(extractor.blocks):
         maps = F.batch_norm(F.conv2d(maps, block.weight, padding=1), None, None, block.scale, block.shift, True)
-        last = index + 1 == len(extractor.blocks)
-        maps = pooled(maps, extractor.shape.keep_odd, 2 if pool_last or not last else 1)
+        maps = pooled(maps, extractor.shape.keep_odd, extractor.shape.window(index))
     return maps.flatten(1)
 
 
 def convolutions(extractor: ConvExtractor, images: Tensor) -> Callable[[], None]:
     """The convolutions alone, each of maps of its own size."""
-    maps, given = images, []
+    maps, given = extractor.shape.seen(images), []
     for block in extractor.blocks:
         given.append(maps.detach())
         maps = F.max_pool2d(convolved(given[-1], block.weight), 2, ceil_mode=extractor.shape.keep_odd).detach()
@@ -55,11 +58,10 @@ def row(name: str, rounds: int) -> dict[str, Any]:
     kind, channels, size, batch = SHAPES[name]
     torch.manual_seed(0)
     extractor, images = ConvExtractor(kind, channels).train(), torch.rand(batch, channels, size, size)
-    whole = name != "half"
     floor = convolutions(extractor, images)
     variants = {
-        "ours": lambda _: extractor(images, pool_last=whole).square().mean().backward(),
-        "layers": lambda _: by_layers(extractor, images, whole).square().mean().backward(),
+        "ours": lambda _: extractor(images).square().mean().backward(),
+        "layers": lambda _: by_layers(extractor, images).square().mean().backward(),
         "convolutions": lambda _: floor(),
     }
     timings = interleaved(variants, rounds)

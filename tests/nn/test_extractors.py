@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
 
-IMAGES = {"conv4": (1, 28), "conv5": (3, 84)}
+IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84)}
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def trained(generator):
 
 
 @pytest.mark.parametrize("name", EXTRACTORS)
-def test_both_extractors_give_256_features(name):
+def test_extractors_give_256_features(name):
     channels, size = IMAGES[name]
     assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, 256)
     assert extractor_shape(name).features(size) == 256
@@ -79,9 +79,30 @@ def test_unknown_names_are_refused(trained):
         trained(torch.zeros(1, 1, 28, 28), "all")
 
 
+def test_patches_are_a_first_convolution_of_six_by_six_pixels_and_stride_two(generator):
+    extractor = ConvExtractor("conv5-patches", 3).eval()
+    images = torch.rand(2, 3, 84, 84, generator=generator)
+    first = extractor.blocks[0].weight  # (64, 12, 3, 3): channel by row and column in the square
+    wide = first.view(64, 3, 2, 2, 3, 3).permute(0, 1, 4, 2, 5, 3).reshape(64, 3, 6, 6)
+    expected = F.conv2d(images, wide, stride=2, padding=2)
+    torch.testing.assert_close(convolved(extractor.shape.seen(images), first), expected, atol=1e-5, rtol=1e-5)
+    assert extractor.shape.seen(torch.rand(1, 3, 85, 85)).shape == (1, 12, 42, 42)  # the last row is left out
+
+
+def test_without_the_last_relu_features_have_both_signs_and_agree_with_it_elsewhere(generator):
+    images = torch.rand(6, 1, 28, 28, generator=generator)
+    both, positive = ConvExtractor("conv4", 1, last_relu=False), ConvExtractor("conv4", 1)
+    positive.load_state_dict(both.state_dict())
+    for training in (True, False):
+        features = both.train(training)(images)
+        assert features.min() < 0
+        torch.testing.assert_close(F.relu(features), positive.train(training)(images), atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize(("channels", "size", "keep_odd"), [(1, 7, True), (3, 7, False), (2, 6, True)])
-def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(channels, size, keep_odd, generator):
-    block = ConvBlock(channels).double()
+@pytest.mark.parametrize("relu", [True, False])
+def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(channels, size, keep_odd, relu, generator):
+    block = ConvBlock(channels, relu).double()
     nn.init.normal_(block.scale, 0.0, 1.0, generator=generator)  # of either sign
     nn.init.normal_(block.shift, 0.0, 1.0, generator=generator)
     images = torch.rand(4, channels, size, size, generator=generator, dtype=torch.float64)
@@ -90,7 +111,7 @@ def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(channels, 
     ours = block(images, "running", keep_odd)
     maps = F.conv2d(images, block.weight, padding=1)
     maps = F.batch_norm(maps, None, None, block.scale, block.shift, True)
-    expected = pooled(maps, keep_odd)
+    expected = pooled(maps, keep_odd, relu=relu)
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     inputs = (images, block.weight, block.scale, block.shift)
     gradients = (torch.autograd.grad((result * weights).sum(), inputs) for result in (ours, expected))

@@ -36,3 +36,11 @@ def test_a_direction_with_a_small_gradient_moves_as_far_as_one_with_a_large_grad
     weight.grad = torch.diag(torch.tensor([1.0, 0.05, *[0.3] * 6]))
     Muon([weight], lr=1.0).step()
     assert 0.5 < (weight[0, 0] / weight[1, 1]).item() < 2
+
+
+def test_weight_decay_shrinks_matrices_alone():
+    matrix, vector = nn.Parameter(torch.eye(8)), nn.Parameter(torch.ones(4))
+    matrix.grad, vector.grad = torch.zeros(8, 8), torch.zeros(4)
+    Muon([matrix, vector], lr=0.1, weight_decay=0.5).step()
+    torch.testing.assert_close(matrix.data, 0.95 * torch.eye(8))
+    assert torch.equal(vector.data, torch.ones(4))

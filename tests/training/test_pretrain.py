@@ -18,6 +18,7 @@ from nvdp.training.config import PretrainConfig
 from nvdp.training.presets import pretrain_config
 from nvdp.training.pretrain import (
     EXTRACTOR,
+    ClassificationStep,
     TrainingImages,
     build_classifier,
     load_extractor,
@@ -25,6 +26,7 @@ from nvdp.training.pretrain import (
     pretrain,
     shifted,
     timed,
+    warped,
 )
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
@@ -110,7 +112,7 @@ def test_pretrained_features_tell_new_classes_apart_better_than_random_ones(fold
 def test_an_epoch_shows_every_image_once_and_flips_mirror(folder):
     made = config(folder, batch=36)
     images = TrainingImages(class_source(made.task, made.data).split("train"), made)
-    classes = torch.cat([images.batch(step)[1][0] for step in range(14)])
+    classes = torch.cat([images.batch(step)[1] for step in range(14)])
     assert torch.bincount(classes).tolist() == [18] * 28
     plain, flipped = images.batch(0)[0], TrainingImages(images.pool, replace(made, flips=True)).batch(0)[0]
     mirrored = plain.view(36, 16, 16).flip(-1).reshape(36, -1)
@@ -132,19 +134,49 @@ def test_minutes_become_steps_and_bad_settings_are_told(folder, tmp_path):
         pretrain(config(folder, learning_rate=1e20, steps=20), tmp_path / "wild", **QUIET)
 
 
-def test_augmentation_is_the_same_for_the_same_step_and_mixes_by_the_shares(folder):
-    plain, mixed = (config(folder, **changes) for changes in ({}, {"mixup": 0.5}))
-    pool = class_source(plain.task, plain.data).split("train")
-    vectors, classes, shares = TrainingImages(pool, plain).batch(3)
-    assert classes.shape == (1, 32)
-    assert shares.tolist() == [1.0]
-    first, both, parts = TrainingImages(pool, mixed).batch(3)
-    again = TrainingImages(pool, mixed).batch(3)
-    assert torch.equal(first, again[0])
-    assert torch.equal(both[0], classes[0])
-    assert parts.sum().item() == pytest.approx(1.0)
-    distances = torch.cdist(first - parts[0] * vectors, parts[1] * vectors)
-    assert distances.min(1).values.max() < 0.02 < 1 < distances.max()  # each lies between two images of the batch
+def test_a_step_of_episodes_has_whole_classes_once_each_and_is_the_same_each_time(folder):
+    made = config(folder, objective="episodes", per_class=3, batch=32, warps=0.2)
+    images = TrainingImages(class_source(made.task, made.data).split("train"), made)
+    vectors, classes = images.batch(3)
+    assert classes.shape == (30,)
+    assert (classes.view(10, 3) == classes.view(10, 3)[:, :1]).all()
+    assert len(classes.unique()) == 10
+    assert torch.equal(vectors, images.batch(3)[0])
+    assert not torch.equal(classes, images.batch(4)[1])
+    plain = TrainingImages(images.pool, replace(made, warps=0.0)).batch(3)[0]
+    assert len(plain.unique(dim=0)) == 30  # no image twice
+
+
+def test_queries_of_an_episode_are_classified_by_the_nearest_support_image(folder):
+    made = config(folder, objective="episodes", per_class=3)
+    model = build_classifier(made, 28).eval()
+    model.features = lambda vectors: vectors
+    vectors = torch.tensor([[2.0, 0], [1, 0.1], [0, 3], [0, 1], [0.1, 5], [0.2, 1]])
+    logits = model(vectors)
+    assert logits.argmax(-1).tolist() == [0, 1, 1, 1]  # the support images are the first and the fourth
+    assert logits[0, 0].item() == pytest.approx(10 / 1.01**0.5)
+    score = ClassificationStep(model)(vectors, torch.tensor([7, 7, 7, 3, 3, 3]))
+    expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor([0, 0, 1, 1])].mean()
+    assert score["bound"].item() == pytest.approx(expected.item())
+
+
+def test_episodes_need_images_enough(folder, tmp_path):
+    with pytest.raises(InputError, match="'per_class' is 20; expected from 2 to 16"):
+        config(folder, objective="episodes", per_class=20)
+    with pytest.raises(InputError, match="'per_class' is 19, but a class has 18 images"):
+        pretrain(config(folder, objective="episodes", per_class=19, batch=64), tmp_path / "out", **QUIET)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_warp_keeps_the_middle_near_and_is_none_at_zero(generator):
+    image = torch.zeros(1, 1, 15, 15)
+    image[..., 7, 7] = 1.0
+    assert torch.allclose(warped(image, 0.0, generator), image, atol=1e-5)
+    moved = warped(image.expand(200, 1, 15, 15), 0.2, generator)
+    mass = moved.clamp_min(0)
+    rows = (mass.sum((1, 3)) * torch.arange(15)).sum(-1) / mass.sum((1, 2, 3)).clamp_min(1e-6)
+    assert 0.3 < rows.std() < 2
+    assert (rows - 7).abs().max() < 4
 
 
 def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
@@ -155,18 +187,3 @@ def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
     assert torch.equal(up_left[:4, :4], image[0, 0, 1:, 1:])
     assert torch.equal(up_left[4], up_left[3])
     assert torch.equal(up_left[:, 4], up_left[:, 3])
-
-
-def test_images_of_half_the_size_have_as_many_features():
-    half = pretrain_config("omniglot-fewshot", steps=4, half_share=0.5)
-    model = build_classifier(half, 3)
-    assert model(torch.rand(2, 14 * 14)).shape == model(torch.rand(2, 28 * 28)).shape == (2, 3)
-    with pytest.raises(InputError, match="but images of half the size give 64"):
-        replace(half, size=17, half_share=0.5)
-
-
-def test_training_starts_with_images_of_half_the_size(folder):
-    # 16 pixels: 16 → 8 → 4 → 2 → 1 whole, 8 → 4 → 2 → 1 without the last pooling.
-    early = config(folder, half_share=0.5, shifts=1)
-    images = TrainingImages(class_source(early.task, early.data).split("train"), early)
-    assert [images.batch(step)[0].shape[1] for step in (0, 2, 3, 5)] == [64, 64, 256, 256]

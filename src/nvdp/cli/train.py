@@ -252,14 +252,25 @@ def pretrain(
     head: Annotated[
         str | None, typer.Option(help="The classifier on top, which is not kept: cosine or linear. (default: cosine)")
     ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Largest step size. (default: 0.1)")] = None,
-    batch: Annotated[int | None, typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more)")] = None,
-    shifts: Annotated[int | None, typer.Option(help="Move images by up to so many pixels. (default: 0)")] = None,
-    mixup: Annotated[
-        float | None, typer.Option(help="Mix two images, shares from Beta(α, α). (default: 0, no)")
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What it learns from: classes, or episodes of one shot. (default: classes; omniglot-fewshot: episodes)"
+        ),
     ] = None,
-    half_share: Annotated[
-        float | None, typer.Option(help="Share of the steps, the first ones, at half the size. (default: 0)")
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Largest step size. (default: 0.01; omniglot-fewshot: 0.02)")
+    ] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more; omniglot-fewshot: 256)"),
+    ] = None,
+    shifts: Annotated[
+        int | None, typer.Option(help="Move images by up to so many pixels. (default: 0; miniimagenet: 8)")
+    ] = None,
+    warps: Annotated[
+        float | None,
+        typer.Option(help="Scale, shear, turn and move images by up to this. (default: 0; omniglot-fewshot: 0.2)"),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
@@ -310,7 +321,7 @@ def pretrain(
         if data != DataConfig() and task != "folder-of-classes":
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
-        settings |= {"precision": precision, "shifts": shifts, "mixup": mixup, "half_share": half_share}
+        settings |= {"precision": precision, "objective": objective, "shifts": shifts, "warps": warps}
         config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

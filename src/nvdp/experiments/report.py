@@ -45,7 +45,7 @@ from nvdp.experiments.report_tables import (
 )
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import LONGER, SHIPPED
-from nvdp.experiments.table3 import SETTINGS
+from nvdp.experiments.table3 import PAPER_RATES, SETTINGS
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
@@ -263,6 +263,7 @@ def fewshot_in_words(results: Results) -> str:
     for regime, title in REGIMES.items():
         for setting in SETTINGS:
             accuracies = {name: _per_cent(row) for name, row in results.table3(setting, regime).items()}
+            accuracies.pop(PAPER_RATES, None)
             nvdp = accuracies.pop("nvdp", None)
             if nvdp is None or not accuracies:
                 continue

@@ -13,7 +13,7 @@ from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, paper_numbers, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
-from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractor_config, run_name
+from nvdp.experiments.table3 import METHODS, PAPER_RATES, SETTINGS, Setting, rows_of, run_name
 from nvdp.training.presets import preset_config
 
 METRICS = ("LL", "RLL", "PLL")
@@ -68,7 +68,7 @@ class Results:
 
     def table3(self, setting: Setting, regime: str) -> dict[str, Result]:
         """Rows of one column of table 3."""
-        return _rows(self.runs("table3"), {name: run_name(name, setting, regime) for name in METHODS})
+        return _rows(self.runs("table3"), {name: run_name(name, setting, regime) for name in rows_of(regime)})
 
 
 def _rows(results: dict[str, Result], names: dict[str, str]) -> dict[str, Result]:
@@ -206,7 +206,7 @@ def fewshot_tables(results: Results) -> str:
             if not rows:
                 continue
             blocks += [f"### {setting.paper}, {title}", _fewshot_table(rows, setting)]
-            if missing := [f"`{name}`" for name in METHODS if name not in rows]:
+            if missing := [f"`{name}`" for name in rows_of(regime) if name not in rows]:
                 blocks.append(f"Not run: {', '.join(missing)}.")
             if extractor := next(iter(rows.values()))["evaluation"].get("extractor"):
                 blocks.append(
@@ -224,7 +224,8 @@ def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
     lines = []
     for name, row in rows.items():
         each = row["evaluation"]
-        cells = [f"`{name}`", printed_accuracy(paper[METHODS[name]].get(setting.paper)), _accuracy(each)]
+        printed = paper[METHODS["nvdp" if name == PAPER_RATES else name]].get(setting.paper)
+        cells = [f"`{name}`", printed_accuracy(printed), _accuracy(each)]
         cells += [f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
         if transductive:
             cells.append(_accuracy(row["transductive"]) if "transductive" in row else "")
@@ -254,12 +255,7 @@ def cost_table(results: Results) -> str:
         task, config = result["config"]["task"], result["config"]
         if config["episodes"]["regime"] == "end-to-end":
             speed = result["steps"] * images_per_step(config) / result["seconds"]
-        elif task == "miniimagenet":
-            extractor = result["evaluation"]["extractor"]
-            speed = extractor["steps"] * extractor_config(task, result["budget"]).batch / extractor["seconds"]
-        else:
-            continue
-        speeds[task] = max(speed, speeds.get(task, 0.0))
+            speeds[task] = max(speed, speeds.get(task, 0.0))
     lines = []
     for setting in (setting for setting in SETTINGS if setting.task in speeds):
         config = asdict(preset_config(setting.task, "protonet", "paper", way=setting.way, shot=setting.shot))

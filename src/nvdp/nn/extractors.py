@@ -1,6 +1,8 @@
 """The convolutional feature extractors of few-shot classification: CONV4 for 28×28 images, CONV5 for 84×84 (VERSA's).
 
-A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. Every call
+A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. The first
+block of CONV5-PATCHES sees squares of 2×2 pixels as its channels, and its last one does not pool: as many layers and
+features as CONV5 at a quarter of its cost. Every call
 says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's features
 depend on that image alone, or those of the ``batch``, which is transductive.
 
@@ -29,25 +31,46 @@ STATISTICS = ("running", "batch")
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Number of blocks, and whether pooling of an odd number of rows keeps the last row."""
+    """Number of blocks, and whether pooling of an odd number of rows keeps the last row.
+
+    With `patches`, the first block sees squares of 2×2 pixels and the last one does not pool.
+    """
 
     blocks: int
     keep_odd: bool
+    patches: bool = False
 
-    def features(self, size: int, pool_last: bool = True) -> int:
+    def features(self, size: int) -> int:
         """Features of a square image.
 
-        >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84)
-        (256, 256)
-        >>> EXTRACTORS["conv5"].features(42, pool_last=False)
-        256
+        >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84), EXTRACTORS["conv5-patches"].features(84)
+        (256, 256, 256)
         """
-        for _ in range(self.blocks if pool_last else self.blocks - 1):
+        for _ in range(self.blocks):  # patches halve an image once and pool once less
             size = (size + self.keep_odd) // 2
         return CHANNELS * size * size
 
+    def inputs(self, channels: int) -> int:
+        """Channels that the first block sees."""
+        return channels * POOLED**2 if self.patches else channels
 
-EXTRACTORS = {"conv4": ConvShape(4, keep_odd=True), "conv5": ConvShape(5, keep_odd=False)}
+    def seen(self, images: Float[Tensor, "image channel row column"]) -> Float[Tensor, "image input row2 column2"]:
+        """What the first block sees of images."""
+        if not self.patches:
+            return images
+        even = images.shape[-1] // POOLED * POOLED
+        return F.pixel_unshuffle(images[..., :even, :even], POOLED)
+
+    def window(self, block: int) -> int:
+        """Rows, and columns, of the squares that a block pools."""
+        return 1 if self.patches and block + 1 == self.blocks else POOLED
+
+
+EXTRACTORS = {
+    "conv4": ConvShape(4, keep_odd=True),
+    "conv5": ConvShape(5, keep_odd=False),
+    "conv5-patches": ConvShape(5, keep_odd=False, patches=True),
+}
 
 
 def extractor_shape(name: str) -> ConvShape:
@@ -57,9 +80,12 @@ def extractor_shape(name: str) -> ConvShape:
     return EXTRACTORS[name]
 
 
-def pooled(maps: Float[Tensor, "image channel row column"], keep_odd: bool, window: int = POOLED) -> Tensor:
+def pooled(
+    maps: Float[Tensor, "image channel row column"], keep_odd: bool, window: int = POOLED, relu: bool = True
+) -> Tensor:
     """ReLU and max pooling of 2×2; pooling first, which gives the same and leaves ReLU a quarter of the work."""
-    return F.relu(F.max_pool2d(maps, window, ceil_mode=keep_odd))
+    maps = F.max_pool2d(maps, window, ceil_mode=keep_odd)
+    return F.relu(maps) if relu else maps
 
 
 def convolved(
@@ -76,7 +102,7 @@ def convolved(
 
 
 class _NormalisedMaximum(torch.autograd.Function):
-    """ReLU(batch norm(2×2 maximum pooling)) for a scale that is not negative; also the batch's mean and 1/σ.
+    """ReLU(batch norm(2×2 maximum pooling)) for a scale that is not negative; also the batch's mean and variance.
 
     With the pooled maps p, their normalised values ẑ = (p − m)/σ and g the gradient after the ReLU, the gradient of
     the maps is (scale/σ) [scatter(g) − mean(g) − ẑ mean(g ẑ)], where the means divide by the number of unpooled
@@ -85,23 +111,25 @@ class _NormalisedMaximum(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor, keep_odd: bool, window: int
+        ctx: Any, maps: Tensor, scale: Tensor, shift: Tensor, keep_odd: bool, window: int, relu: bool
     ) -> tuple[Tensor, Tensor, Tensor]:
         mean, variance = torch.batch_norm_update_stats(maps, None, None, 0.0)
         inverse = torch.rsqrt(variance + EPSILON)
         largest, places = F.max_pool2d(maps, window, ceil_mode=keep_odd, return_indices=True)
         factor = scale * inverse
-        result = torch.addcmul(_each(shift - mean * factor), largest, _each(factor)).relu_()
+        result = torch.addcmul(_each(shift - mean * factor), largest, _each(factor))
+        if relu:
+            result.relu_()
         ctx.save_for_backward(maps, largest, places, result, mean, inverse, scale)
-        ctx.keep_odd, ctx.window = keep_odd, [window, window]
+        ctx.keep_odd, ctx.window, ctx.relu = keep_odd, [window, window], relu
         ctx.mark_non_differentiable(mean, variance)
         return result, mean, variance
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None, None]:
         maps, largest, places, result, mean, inverse, scale = ctx.saved_tensors
-        gradient = torch.where(result > 0, gradient, 0)
+        gradient = torch.where(result > 0, gradient, 0) if ctx.relu else gradient
         along = (0, 2, 3)
         shift_gradient = gradient.sum(along)
         scale_gradient = ((gradient * largest).sum(along) - mean * shift_gradient) * inverse
@@ -112,7 +140,7 @@ class _NormalisedMaximum(torch.autograd.Function):
             gradient * _each(factor), maps, ctx.window, ctx.window, [0, 0], [1, 1], ctx.keep_odd, places
         )
         maps_gradient = scattered.addcmul_(maps, _each(-slope)).add_(_each(offset))
-        return maps_gradient, scale_gradient, shift_gradient, None, None
+        return maps_gradient, scale_gradient, shift_gradient, None, None, None
 
 
 def _each(channels: Float[Tensor, " channel"]) -> Float[Tensor, "channel 1 1"]:
@@ -120,13 +148,14 @@ def _each(channels: Float[Tensor, " channel"]) -> Float[Tensor, "channel 1 1"]:
 
 
 class ConvBlock(nn.Module):
-    """Convolution, batch norm, ReLU and pooling; the convolution needs no bias, as batch norm subtracts the mean."""
+    """Convolution, batch norm, ReLU (or none) and pooling; no bias, as batch norm subtracts the mean."""
 
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, relu: bool = True) -> None:
         super().__init__()
+        self.relu = relu
         self.weight = nn.Parameter(torch.empty(CHANNELS, channels, 3, 3))
         he_uniform_(self.weight, 9 * channels)
         self.scale, self.shift = nn.Parameter(torch.ones(CHANNELS)), nn.Parameter(torch.zeros(CHANNELS))
@@ -139,16 +168,19 @@ class ConvBlock(nn.Module):
             return self._by_batch(maps, keep_odd, window)
         factor = self.scale * torch.rsqrt(self.running_var + EPSILON)  # one pass: batch norm folded into the weights
         bias = self.shift - self.running_mean * factor
-        return pooled(convolved(maps, self.weight * factor[:, None, None, None], bias), keep_odd, window)
+        return pooled(convolved(maps, self.weight * factor[:, None, None, None], bias), keep_odd, window, self.relu)
 
     def _by_batch(self, maps: Tensor, keep_odd: bool, window: int) -> Tensor:
         if maps.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
             mean, variance = (self.running_mean, self.running_var) if self.training else (None, None)
             maps = convolved(maps, self.weight)
-            return pooled(F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON), keep_odd)
+            maps = F.batch_norm(maps, mean, variance, self.scale, self.shift, True, MOMENTUM, EPSILON)
+            return pooled(maps, keep_odd, window, self.relu)
         sign = torch.where(self.scale < 0, -1.0, 1.0).to(self.scale)  # a maximum becomes a minimum where it is −1
         maps = convolved(maps, self.weight * sign[:, None, None, None])
-        result, mean, variance = _NormalisedMaximum.apply(maps, self.scale * sign, self.shift, keep_odd, window)
+        result, mean, variance = _NormalisedMaximum.apply(
+            maps, self.scale * sign, self.shift, keep_odd, window, self.relu
+        )
         if self.training:
             count = maps.numel() // maps.shape[1]
             with torch.no_grad():
@@ -160,30 +192,30 @@ class ConvBlock(nn.Module):
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 
+    Without `last_relu` features have both signs, so their directions tell more (Gidaris and Komodakis 2018).
+
     >>> extractor = ConvExtractor("conv4", 1).eval()
     >>> extractor(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 256])
     """
 
-    def __init__(self, name: str, channels: int) -> None:
+    def __init__(self, name: str, channels: int, last_relu: bool = True) -> None:
         super().__init__()
         self.shape = extractor_shape(name)
+        last = self.shape.blocks - 1
         self.blocks = nn.ModuleList(
-            ConvBlock(channels if index == 0 else CHANNELS) for index in range(self.shape.blocks)
+            ConvBlock(CHANNELS if index else self.shape.inputs(channels), relu=last_relu or index < last)
+            for index in range(last + 1)
         )
 
     def forward(
-        self, images: Float[Tensor, "image channel row column"], statistics: str = "running", pool_last: bool = True
+        self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
     ) -> Float[Tensor, "image feature"]:
-        """Features of every image. In training mode, batch norm always uses and averages the batch's statistics.
-
-        Without pooling in the last block, images of half the size have as many features.
-        """
+        """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
-        maps = images
+        maps = self.shape.seen(images)
         for index, block in enumerate(self.blocks):
-            window = POOLED if pool_last or index + 1 < len(self.blocks) else 1
-            maps = block(maps, statistics, self.shape.keep_odd, window)
+            maps = block(maps, statistics, self.shape.keep_odd, self.shape.window(index))
         return maps.flatten(1)
 
 
@@ -225,7 +257,8 @@ class TaskNetwork(nn.Module):
             hidden = ["hidden"]
         else:
             hidden = [f"conv{block}" for block in range(self.shape.blocks)]
-            for name, inputs in zip(hidden, [channels] + [CHANNELS] * (len(hidden) - 1), strict=True):
+            for index, name in enumerate(hidden):
+                inputs = CHANNELS if index else self.shape.inputs(channels)
                 self.initial[f"{name}_weight"] = torch.empty(CHANNELS, inputs, 3, 3)
                 he_uniform_(self.initial[f"{name}_weight"], 9 * inputs)
                 self.initial[f"{name}_scale"] = torch.ones(CHANNELS)
@@ -295,7 +328,7 @@ class TaskNetwork(nn.Module):
         record: Moments | None = None,
     ) -> Float[Tensor, "image feature"]:
         assert self.shape is not None
-        maps = images.contiguous(memory_format=torch.channels_last)
+        maps = self.shape.seen(images).contiguous(memory_format=torch.channels_last)
         for block in range(self.shape.blocks):
             name, given = f"conv{block}", maps
             maps = F.conv2d(maps, own[f"{name}_weight"], padding=1)
@@ -310,5 +343,5 @@ class TaskNetwork(nn.Module):
                 maps = maps * factor[:, None, None] + (bias - mean * factor)[:, None, None]
             if self.noise:
                 maps = maps * self._factor(F.conv2d(given, *self._noise_layer(name), padding=1), generator, noisy)
-            maps = pooled(maps, self.shape.keep_odd)
+            maps = pooled(maps, self.shape.keep_odd, self.shape.window(block))
         return maps.flatten(1)

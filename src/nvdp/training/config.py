@@ -21,6 +21,7 @@ from nvdp.objectives import OBJECTIVES, KLScale
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
 OPTIMIZERS, SCHEDULES = ("adam", "nadam", "muon"), ("cosine", "constant")
+PRETRAIN_OPTIMIZERS, PRETRAIN_OBJECTIVES = ("sgd", "muon"), ("classes", "episodes")
 HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), ("32-true", "bf16-mixed"), "extractor"
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),
@@ -117,23 +118,30 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class PretrainConfig:
-    """How a feature extractor is pretrained: it classifies the training classes by a head that is not kept."""
+    """How a feature extractor is pretrained.
+
+    With the objective ``classes`` it classifies the training classes by a head that is not kept; with ``episodes`` each
+    step is an episode of one shot, `per_class` images a class, and queries are classified by the nearest direction.
+    """
 
     task: str
     extractor: str
     channels: int
     size: int
     data: DataConfig = NO_DATA  # for the task folder-of-classes
+    last_relu: bool = True  # of the extractor
+    objective: str = "classes"  # or "episodes"
+    per_class: int = 4  # images of a class in an episode: one for support, the others are queries
     head: str = "cosine"  # or "linear"
     steps: int = 10_000
     batch: int = 128
+    optimizer: str = "sgd"  # or "muon"
     learning_rate: float = 0.1
-    momentum: float = 0.9
+    momentum: float = 0.9  # of SGD
     weight_decay: float = 5e-4
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
-    mixup: float = 0.0  # α of Beta(α, α), from which two images of a step are mixed; 0: they are not
-    half_share: float = 0.0  # of the steps, the first ones, see images of half the size, which is four times as fast
+    warps: float = 0.0  # scale, shear and turn images at random by up to this much; 0: they are not
     precision: str = "32-true"  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -148,6 +156,8 @@ class PretrainConfig:
         for what, name, known in (
             ("task of classification", self.task, FEWSHOT_TASKS),
             ("extractor", self.extractor, EXTRACTORS),
+            ("objective of pretraining", self.objective, PRETRAIN_OBJECTIVES),
+            ("optimizer", self.optimizer, PRETRAIN_OPTIMIZERS),
             ("head", self.head, HEADS),
             ("precision", self.precision, PRECISIONS),
         ):
@@ -156,15 +166,11 @@ class PretrainConfig:
         _check_training(self, "steps", "batch", "log_every", "checkpoint_every")
         if not 0 <= self.shifts < self.size:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
-        if self.mixup < 0:
-            raise InputError(f"setting 'mixup' is {self.mixup}; expected at least 0")
-        if not 0 <= self.half_share <= 1:
-            raise InputError(f"setting 'half_share' is {self.half_share}; expected a number from 0 to 1")
-        if self.half_share and self.half_features != self.features:
-            raise InputError(
-                f"setting 'half_share' is {self.half_share}, but images of half the size give {self.half_features} "
-                f"features, whole ones {self.features}; expected 0"
-            )
+        if not 0 <= self.warps < 1:
+            raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to below 1")
+        if self.objective == "episodes" and not 2 <= self.per_class <= self.batch // 2:
+            most = self.batch // 2
+            raise InputError(f"setting 'per_class' is {self.per_class}; expected from 2 to {most}, half of 'batch'")
         if self.kind != EXTRACTOR_KIND:
             raise InputError(f"the configuration is of a '{self.kind}'; expected an {EXTRACTOR_KIND}")
 
@@ -172,11 +178,6 @@ class PretrainConfig:
     def features(self) -> int:
         """Numbers that come out of the extractor."""
         return EXTRACTORS[self.extractor].features(self.size)
-
-    @property
-    def half_features(self) -> int:
-        """The same for images of half the size, where the last block does not pool."""
-        return EXTRACTORS[self.extractor].features(self.size // 2, pool_last=False)
 
     def to_json(self) -> str:
         """The text of config.json."""

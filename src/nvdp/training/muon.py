@@ -29,6 +29,7 @@ class Muon(Optimizer):
         lr: Learning rate of both.
         momentum: Of the gradients of matrices (Nesterov).
         betas: Of Adam.
+        weight_decay: Matrices shrink by this times the learning rate in a step.
 
     >>> weight = nn.Parameter(torch.eye(8))
     >>> optimizer = Muon([weight], lr=0.1)
@@ -44,8 +45,9 @@ class Muon(Optimizer):
         lr: float = 1e-3,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
     ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "betas": betas})
+        super().__init__(params, {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -56,6 +58,8 @@ class Muon(Optimizer):
             for parameter in filter(_is_matrix, given):
                 by_shape.setdefault(parameter.flatten(1).shape, []).append(parameter)
             for matrices in by_shape.values():
+                for matrix in matrices if group["weight_decay"] else ():
+                    matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 self._orthogonal(matrices, group["lr"], group["momentum"])
             self._adam([p for p in given if not _is_matrix(p)], group["lr"], group["betas"])
 

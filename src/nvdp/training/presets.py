@@ -414,6 +414,11 @@ def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> Pr
     ('conv4', True)
     """
     source = class_source(task, data)
-    extractor = "conv5" if source.size >= CONV5_SIZE else "conv4"
-    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if extractor == "conv5" else 128}
+    extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
+    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if source.size >= CONV5_SIZE else 128}
+    if task == "miniimagenet":
+        settings |= {"shifts": 8}
+    settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
+    if task == "omniglot-fewshot":  # thousands of classes of few images: episodes teach more than their heads
+        settings |= {"objective": "episodes", "per_class": 2, "batch": 256, "warps": 0.2, "learning_rate": 0.02}
     return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))

@@ -23,10 +23,12 @@ from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
 from nvdp.training.config import PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
+from nvdp.training.muon import Muon
 from nvdp.training.run_folder import CONFIG, only_process, start_run
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
+LARGEST_TURN = 1.3  # radians, for warps of 1
 
 
 class PretrainedClassifier(nn.Module):
@@ -35,22 +37,25 @@ class PretrainedClassifier(nn.Module):
     def __init__(self, config: PretrainConfig, classes: int) -> None:
         super().__init__()
         self.config = config
-        self.extractor = ConvExtractor(config.extractor, config.channels)
+        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu)
         self.head = nn.Linear(config.features, classes, bias=config.head == "linear")
-        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE), requires_grad=config.head == "cosine")
+        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE))
+        if config.objective == "episodes":
+            self.head.requires_grad_(False)
+        elif config.head == "linear":
+            self.scale.requires_grad_(False)
 
     def features(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image feature"]:
         """Features of images given as rows."""
-        channels, size = self.config.channels, self.config.size
-        half = vectors.shape[-1] < channels * size**2
-        images = vectors.to(self.head.weight.device).unflatten(
-            -1, (channels, size // 2, size // 2) if half else (channels, size, size)
-        )
-        return self.extractor(images, pool_last=not half)
+        shape = self.config.channels, self.config.size, self.config.size
+        return self.extractor(vectors.to(self.head.weight.device).unflatten(-1, shape))
 
-    def forward(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image class"]:
-        """Logits of the training classes."""
+    def forward(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "scored class"]:
+        """Logits of the training classes; of an episode, logits of its own classes for its queries."""
         features = self.features(vectors)
+        if self.config.objective == "episodes":
+            directions = F.normalize(features.float(), dim=-1).unflatten(0, (-1, self.config.per_class))
+            return self.scale * directions[:, 1:].flatten(0, 1) @ directions[:, 0].mT
         if self.config.head == "linear":
             return self.head(features)
         return self.scale * F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.head.weight, dim=-1))
@@ -66,15 +71,16 @@ class ClassificationStep(nn.Module):
     def forward(
         self,
         vectors: Float[Tensor, "image vector"],
-        classes: Int[Tensor, "mixed image"],
-        shares: Float[Tensor, " mixed"],
+        classes: Int[Tensor, " image"],
     ) -> dict[str, Float[Tensor, ""]]:
-        """The mean log-likelihood of the classes, by their shares in the images, which is the bound here."""
+        """The mean log-likelihood of the classes, which is the bound here."""
         mixed = self.model.config.precision == "bf16-mixed"
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
             logits = self.model(vectors)
-        by_class = torch.stack([F.cross_entropy(logits.float(), each) for each in classes])
-        log_likelihood = -(shares * by_class).sum()
+        if self.model.config.objective == "episodes":
+            queries = self.model.config.per_class - 1
+            classes = torch.arange(len(logits) // queries, device=logits.device).repeat_interleave(queries)
+        log_likelihood = -F.cross_entropy(logits.float(), classes)
         return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
@@ -143,7 +149,7 @@ def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeCo
 
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
-Batch = tuple[Tensor, Tensor, Tensor]  # images as rows, the classes that are mixed in them, and the shares of these
+Batch = tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]  # images as rows, and their classes
 
 
 def shifted(
@@ -159,34 +165,54 @@ def shifted(
     return torch.stack(moved)
 
 
+def warped(
+    images: Float[Tensor, "image channel row column"], most: float, generator: torch.Generator
+) -> Float[Tensor, "image channel row column"]:
+    """Images under affine maps of their own; what comes in is 0."""
+
+    def drawn(*shape: int) -> Tensor:
+        return most * (2 * torch.rand(len(images), *shape, generator=generator) - 1)
+
+    turn, scale, shear, move = LARGEST_TURN * drawn(), 1 + drawn(2), 1.5 * drawn(), 0.75 * drawn(2)
+    rows = [
+        torch.stack([scale[:, 0] * turn.cos(), shear - turn.sin(), move[:, 0]], 1),
+        torch.stack([turn.sin(), scale[:, 1] * turn.cos(), move[:, 1]], 1),
+    ]
+    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
+
+
 @dataclass(frozen=True)
 class TrainingImages:
-    """All images of the training classes in an order that each epoch shuffles anew."""
+    """All images of the training classes in an order that each epoch shuffles anew, or episodes of them."""
 
     pool: ClassPool
     config: PretrainConfig
 
     def batch(self, step: int) -> Batch:
-        """The images and classes of a step, augmented; no image comes twice in an epoch."""
-        vectors, classes = self._plain(step)
+        """The images and classes of a step, augmented; without episodes, no image comes twice in an epoch."""
+        vectors, classes = self._episode(step) if self.config.objective == "episodes" else self._plain(step)
         config, generator = self.config, derived_generator(self.config.seed, "augmentation", step)
         images = vectors.view(len(vectors), config.channels, config.size, config.size)
         if config.flips:
             flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
             images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+        if config.warps:
+            images = warped(images, config.warps, generator)
         if config.shifts:
             images = shifted(images, config.shifts, generator)
-        if step < config.half_share * config.steps:
-            images = F.avg_pool2d(images, 2)
-        vectors, classes, shares = images.flatten(1), classes[None], torch.ones(1)
-        if config.mixup:
-            share = np.random.default_rng(derived_seed(config.seed, "mixup", step)).beta(config.mixup, config.mixup)
-            others = torch.randperm(len(vectors), generator=generator)
-            vectors = torch.lerp(vectors[others], vectors, share)
-            classes, shares = torch.stack([classes[0], classes[0, others]]), torch.tensor([share, 1 - share]).float()
-        return vectors, classes, shares
+        return images.flatten(1), classes
 
-    def _plain(self, step: int) -> tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]:
+    def _episode(self, step: int) -> Batch:
+        """Images of some classes, `per_class` of each one after another."""
+        config, pool = self.config, self.pool
+        random = np.random.default_rng(derived_seed(config.seed, "episode", step))
+        classes = random.choice(pool.classes, min(config.batch // config.per_class, pool.classes), replace=False)
+        counts = pool.class_counts[classes]
+        places = np.stack([random.choice(count, config.per_class, replace=False) for count in counts])
+        return pool.vectors(classes, places).flatten(0, 1), torch.from_numpy(np.repeat(classes, config.per_class))
+
+    def _plain(self, step: int) -> Batch:
         counts = self.pool.class_counts
         size = min(self.config.batch, int(counts.sum()))
         epoch, place = divmod(step, int(counts.sum()) // size)
@@ -226,6 +252,9 @@ def pretrain(
     source = class_source(config.task, config.data)
     images, validation = TrainingImages(source.split("train"), config), source.split("validation")
     source.split("test")  # refuses data that cannot be read before a folder is made
+    fewest = int(images.pool.counts.min())
+    if config.objective == "episodes" and fewest < config.per_class:
+        raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
     start_run(folder, config, resume)
     model = build_classifier(config, images.pool.classes)
     with only_process(folder), Prefetch(images.batch, config.steps) as batches:
@@ -250,8 +279,11 @@ def _trainer(
 ) -> Trainer:
     model.train().to(device)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.SGD(
-        trained, lr=config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay, nesterov=True
+    learning_rate, decay = config.learning_rate, config.weight_decay
+    optimizer: torch.optim.Optimizer = (
+        Muon(trained, learning_rate, weight_decay=decay)
+        if config.optimizer == "muon"
+        else torch.optim.SGD(trained, learning_rate, config.momentum, weight_decay=decay, nesterov=True)
     )
 
     def inputs(step: int) -> tuple[Tensor, ...]:
