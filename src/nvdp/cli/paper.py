@@ -90,7 +90,9 @@ def report(
     Example: nvdp report results/ --out docs/results.md
     """
     from nvdp.bench.report import speed_page
+    from nvdp.experiments.hours import draw_hours
     from nvdp.experiments.report import readme_block, results_page, with_block
+    from nvdp.experiments.report_tables import Results
     from nvdp.experiments.reproduce import EXPERIMENTS
     from nvdp.experiments.results import read_figure
     from nvdp.system import check_outputs, write_text
@@ -105,6 +107,7 @@ def report(
         data = read_figure(results, experiment.name, budget)
         if experiment.draw is not None and data is not None:
             experiment.draw(data, out.parent / "figures" / f"{experiment.name}.png")
+    draw_hours(Results(results, budget), out.parent / "figures" / "hours.png")
     write_text(out, page)
     typer.echo(f"wrote {out}")
     speed = speed_page(results / "bench", out.parent / "figures")

@@ -26,6 +26,7 @@ from nvdp.experiments.claims import (
     tnp_table,
 )
 from nvdp.experiments.figure3 import EXACT
+from nvdp.experiments.hours import hours_in_words, paper_length_in_words, trained_runs
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
     METRICS,
@@ -389,4 +390,7 @@ PARTS: dict[str, Part] = {
     **_image("pretrained-active", "pretrained/{}-figure.json"),
     **_image("pretrained-digits", "pretrained/{}-figure.json"),
     **_image("bench-quality", "bench/quality.json"),
+    "image.hours": lambda results: "(figures/hours.png)" if trained_runs(results) else "",
+    "hours.words": hours_in_words,
+    "hours.paper": paper_length_in_words,
 }

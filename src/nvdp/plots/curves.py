@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 REFERENCE_LINES = ((0, (1, 1.5)), (0, (7, 2, 1, 2)), (0, (4, 4)))
 ACTIVE_BAND, REGRET_BAND = 2, 1  # standard errors
 ACTIVE_FLOOR, ACTIVE_MARGIN = -2.5, 0.15  # of the axis, in nats: curves that begin below the floor enter from there
+HOURS_FLOOR = -0.4  # runs of less are below the axis
 REGRET_FLOOR = 0.2  # a band's lowest value as a share of the mean: a logarithmic axis has no zero
 Curve = tuple[np.ndarray, np.ndarray]
 
@@ -56,6 +57,38 @@ def figure_training(
     axes.set_xlabel(x_label, fontsize=FONT_SIZE)
     axes.set_ylabel(y_label, fontsize=FONT_SIZE)
     axes.margins(x=0.01)
+    tidy(axes)
+    figure.legend(loc="outside right upper", fontsize=FONT_SIZE, frameon=False, handlelength=3.2)
+    return save_figure(figure, path)
+
+
+def figure_hours(
+    points: Mapping[str, Curve], path: Path | str, reference_lines: Mapping[str, float] | None = None
+) -> list[Path]:
+    """Draw scores of runs against their hours, with the best score up to each hour as a line.
+
+    Args:
+        points: (hours, score) by model, in order of the hours.
+        path: The file to write.
+        reference_lines: Horizontal lines by name.
+
+    Returns:
+        The files written.
+    """
+    figure = new_figure(WIDTH, 3.6)
+    axes = figure.subplots()
+    for index, (name, (hours, scores)) in enumerate(points.items()):
+        colour, line = series_style(index)
+        axes.scatter(hours, scores, s=9, color=colour, linewidths=0)
+        best = np.maximum.accumulate(scores)
+        width = 1.8 if name.startswith("nvdp") else 0.9
+        axes.step(hours, best, where="post", color=colour, linestyle=line, linewidth=width, label=name)
+    for index, (name, level) in enumerate((reference_lines or {}).items()):
+        axes.axhline(level, color=BLACK, linewidth=1.0, linestyle=REFERENCE_LINES[index], label=name, zorder=1)
+    axes.set_xscale("log")
+    axes.set_ylim(bottom=HOURS_FLOOR)
+    axes.set_xlabel("hours of one core", fontsize=FONT_SIZE)
+    axes.set_ylabel("log-likelihood per point, E log", fontsize=FONT_SIZE)
     tidy(axes)
     figure.legend(loc="outside right upper", fontsize=FONT_SIZE, frameon=False, handlelength=3.2)
     return save_figure(figure, path)
