@@ -11,7 +11,15 @@ from nvdp.data.images import whole_images
 from nvdp.errors import InputError
 from nvdp.experiments import figure4, table2
 from nvdp.experiments.figure4 import context_sizes, grid_from_json, grid_to_json, pixel_choice
-from nvdp.images.completion import PixelChoice, complete, drawn_in_blocks, psnr, random_contexts, random_shown
+from nvdp.images.completion import (
+    PixelChoice,
+    complete,
+    drawn_in_blocks,
+    most_telling,
+    psnr,
+    random_contexts,
+    random_shown,
+)
 from nvdp.models.registry import build_model
 from nvdp.plots import PictureGrid, PictureRow, completion_grid, context_grid, figure_pictures
 from nvdp.plots.images import HIDDEN, HIDDEN_COLOUR
@@ -90,13 +98,26 @@ def test_contexts_grow_from_the_same_start_and_hold_the_smaller_ones(models, pic
             assert not (small & ~large).any()
 
 
-def test_the_next_pixel_is_the_one_the_model_is_least_sure_of(models, picture):
+def test_the_next_pixel_is_the_one_that_explains_most_of_what_the_model_is_unsure_of(models, picture):
     choice = PixelChoice(models["nvdp"], picture[None], samples=4, seed=2)
     first, second = choice.uncertain_contexts([5, 6])
     tasks = whole_images(picture[None], first)
     std = models["nvdp"].adapt(tasks.context).predict(tasks.x, samples=4, generator=2).std
-    doubt = std.square().mean(-1).masked_fill(first, -1)
-    assert (second & ~first).nonzero()[0, 1] == doubt.argmax()
+    doubt = std.square().mean(-1).masked_fill(first, 0)[0]
+    place = torch.tensor([(row, column) for row in range(8) for column in range(8)], dtype=torch.float)
+    share = torch.exp(-torch.cdist(place, place).square() * 9 * 5 / 64)  # of a reach of a third of √(64 / 5)
+    explained = (share @ doubt).masked_fill(first[0], -1)
+    assert (second & ~first).nonzero()[0, 1] == explained.argmax()
+
+
+def test_pixels_of_one_round_do_not_lie_side_by_side():
+    variance = torch.ones(1, 256)
+    shown = torch.zeros(1, 256, dtype=torch.bool)
+    shown[0, :5] = True
+    new = (most_telling(variance, shown, 6, 16) & ~shown).nonzero()[:, 1]
+    places = torch.stack([new // 16, new % 16], -1).float()
+    distances = torch.cdist(places, places) + 99 * torch.eye(6)
+    assert distances.min() >= 3
 
 
 def test_scores_agree_with_the_completion(models, picture):
