@@ -9,7 +9,7 @@ from nvdp.experiments import reproduce
 from nvdp.experiments.plan import Experiment
 
 
-def failing(budget, device):
+def failing(runs, budget, device):
     raise InputError("no features here")
 
 

@@ -9,8 +9,9 @@ from PIL import Image
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data.source import DataConfig
+from nvdp.experiments import table3
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.experiments.queue import run_queue
+from nvdp.experiments.queue import run_queue, selected
 from nvdp.experiments.report import results_page
 from nvdp.experiments.results import paper_numbers, read_result, result_path
 from nvdp.experiments.table3 import METHODS, PAPER_RATES, SETTINGS, extractor_config, plan, regimes_of, run_name
@@ -35,6 +36,19 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
     extractors = {run.config.episodes.features for run in runs}
     assert extractors == {None, "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"}
     assert extractor_config("miniimagenet", "cpu").flips
+
+
+def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
+    made = []
+    monkeypatch.setattr(table3, "_prepare_extractor", lambda task, budget, device: made.append(task))
+    for only, expected in (
+        ("omniglot-20w", ["omniglot-fewshot"]),
+        ("end-to-end", []),
+        (None, ["omniglot-fewshot", "miniimagenet"]),
+    ):
+        made.clear()
+        table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")
+        assert made == expected
 
 
 def test_every_column_and_method_is_in_the_papers_table():

@@ -56,7 +56,7 @@ class Experiment:
         collect: From the run folders by name, the JSON data of the figure.
         draw: Draws that data to a path; returns the files written.
         draw_private: Draws figures that must stay in the run folders, such as faces of CelebA.
-        prepare: Makes what all runs need, for a budget and a device.
+        prepare: Makes what some runs need, for a budget and a device.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Experiment:
     collect: Callable[[Mapping[str, Path]], Any] | None = None
     draw: Callable[[Any, Path], Sequence[Path]] | None = None
     draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None
-    prepare: Callable[[str, str], None] | None = None
+    prepare: Callable[[Sequence[PlannedRun], str, str], None] | None = None
 
 
 def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

@@ -10,7 +10,7 @@ from nvdp.experiments.figure4 import FIGURE4
 from nvdp.experiments.figure9 import FIGURE9
 from nvdp.experiments.plan import Experiment
 from nvdp.experiments.pretrained import PRETRAINED
-from nvdp.experiments.queue import Executor, run_queue
+from nvdp.experiments.queue import Executor, run_queue, selected
 from nvdp.experiments.results import FIGURE_SUFFIX
 from nvdp.experiments.studies import STUDIES
 from nvdp.experiments.table1 import FIGURE2, TABLE1
@@ -69,7 +69,7 @@ def reproduce(
         One line for each thing done, as it is done.
     """
     if experiment.prepare is not None:
-        experiment.prepare(budget, device)
+        experiment.prepare(selected(experiment.plan(budget), only), budget, device)
     folders = run_queue(experiment, budget, out, runs, jobs, device, only, executor)
     place = out / experiment.name
     yield f"{experiment.name}: {len(folders)} runs done, results in {place}"

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from nvdp.experiments.plan import TUNING_SEED, USUAL_BOUND, Experiment, PlannedRun, changed, paper_architecture
-from nvdp.experiments.table3 import extractor_name, prepare_extractor
+from nvdp.experiments.table3 import extractor_name
+from nvdp.experiments.table3 import prepare as prepare_extractors
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
@@ -265,11 +266,6 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
     return _tuning_runs(runs, episodes)
 
 
-def _prepare_fewshot(budget: str, device: str) -> None:
-    if budget != "paper":
-        prepare_extractor(FEWSHOT_TASK, budget, device)
-
-
 def _nvdp(steps: int) -> RunConfig:
     return preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10, architecture=USUAL_BOUND)
 
@@ -292,6 +288,6 @@ STUDIES = (
         "fewshot-choices",
         "NVDP's classifier, one change at a time, on validation classes",
         fewshot_choices,
-        prepare=_prepare_fewshot,
+        prepare=prepare_extractors,
     ),
 )

@@ -141,13 +141,14 @@ def extractor_config(task: str, budget: str) -> PretrainConfig:
     return pretrain_config(task, steps=PRETRAINING[budget][task])
 
 
-def prepare(budget: str, device: str) -> None:
-    """Pretrain the extractors that do not exist yet; an interrupted one resumes."""
-    for task in PRETRAINING[budget]:
-        prepare_extractor(task, budget, device)
+def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
+    """Pretrain the extractors that the runs need and that do not exist yet; an interrupted one resumes."""
+    on_features = [run.config.task for run in runs if run.config.episodes and run.config.episodes.features]
+    for task in dict.fromkeys(on_features):
+        _prepare_extractor(task, budget, device)
 
 
-def prepare_extractor(task: str, budget: str, device: str) -> None:
+def _prepare_extractor(task: str, budget: str, device: str) -> None:
     """Pretrain one extractor, unless it exists."""
     folder = extractor_folder(extractor_name(task, budget))
     config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
