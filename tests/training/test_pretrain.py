@@ -14,13 +14,15 @@ from nvdp.data.episodes import EpisodeConfig, class_source
 from nvdp.data.features import CachedFeatures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
+from nvdp.models.registry import build_model
 from nvdp.training.config import PretrainConfig
-from nvdp.training.presets import pretrain_config
+from nvdp.training.presets import preset_config, pretrain_config
 from nvdp.training.pretrain import (
     EXTRACTOR,
     ClassificationStep,
     TrainingImages,
     build_classifier,
+    join_extractor,
     load_extractor,
     nearest_mean_accuracy,
     pretrain,
@@ -28,6 +30,7 @@ from nvdp.training.pretrain import (
     timed,
     warped,
 )
+from nvdp.training.run_folder import load_any_run, save_model, start_run
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
 
@@ -187,3 +190,35 @@ def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
     assert torch.equal(up_left[:4, :4], image[0, 0, 1:, 1:])
     assert torch.equal(up_left[4], up_left[3])
     assert torch.equal(up_left[:, 4], up_left[:, 3])
+
+
+@pytest.mark.parametrize("model", ["nvdp", "versa", "cnp"])
+def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(folder, tmp_path, model):
+    made = config(folder)
+    pretrain(made, tmp_path / "extractor", **QUIET)
+    features = str(tmp_path / "extractor")
+    on_features = preset_config(
+        made.task, model, "quick", way=3, shot=2, queries=4, data=made.data, features=features, steps=2, warmup_steps=0
+    )
+    start_run(tmp_path / "run", on_features, resume=False)
+    head = build_model(on_features.model).eval()
+    save_model(tmp_path / "run", head, 2)
+    join_extractor(tmp_path / "run", tmp_path / "whole")
+    joined, whole, step = load_any_run(tmp_path / "whole")
+    assert (joined.episodes.regime, joined.episodes.features, step) == ("end-to-end", None, 2)
+    extract, _ = load_extractor(tmp_path / "extractor", "cpu")
+    vectors = (
+        class_source(made.task, made.data).split("test").vectors(np.arange(3), np.arange(6).repeat(3).reshape(6, 3).T)
+    )
+    support, labels, queries = (
+        vectors[:, :2].flatten(0, 1),
+        torch.arange(3).repeat_interleave(2),
+        vectors[:, 2:].flatten(0, 1),
+    )
+    by_features = head.adapt(extract(support), labels).predict(extract(queries))
+    by_images = whole.adapt(support, labels).predict(queries)
+    assert torch.allclose(by_features.probabilities, by_images.probabilities, atol=1e-5)
+    with pytest.raises(InputError, match="already holds a run"):
+        join_extractor(tmp_path / "run", tmp_path / "whole")
+    with pytest.raises(InputError, match="was not trained on features"):
+        join_extractor(tmp_path / "whole", tmp_path / "again")

@@ -331,3 +331,18 @@ def pretrain(
         typer.echo("stopped and saved; --resume continues", err=True)
         raise typer.Exit(128 + stopped)
     typer.echo(f"{config.extractor} on {task}: saved in {out}; train on it with --features {out}")
+
+
+@app.command(rich_help_panel=TRAINING)
+def join(
+    run: Annotated[Path, typer.Argument(help="The folder of a run of nvdp, versa or cnp on features.")],
+    out: Annotated[Path, typer.Option(help="New folder for the joined run.")],
+) -> None:
+    """Make of a classifier on features and its extractor one run on images, which needs no other folder.
+
+    Example: nvdp join runs/mini --out runs/mini-whole
+    """
+    from nvdp.training.pretrain import join_extractor
+
+    join_extractor(run, out)
+    typer.echo(f"joined {run} and its extractor in {out}")

@@ -283,17 +283,23 @@ class FeatureClassifier(Classifier):
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         part = config.extractor
-        self.extractor = None if part.name == "none" else ConvExtractor(part.name, part.channels)
+        self.extractor = None if part.name == "none" else ConvExtractor(part.name, part.channels, part.last_relu)
 
     def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
         """Features of every point; with statistics of the batch, outside training, each task is a batch."""
+        part = self.config.extractor
+        features = x if self.extractor is None else self._extracted(self.extractor, x)
+        normalise = part.normalise if self.extractor is None else part.normalise_own
+        return F.layer_norm(features, features.shape[-1:]) if normalise else features
+
+    def _extracted(
+        self, extractor: ConvExtractor, x: Float[Tensor, "task point x"]
+    ) -> Float[Tensor, "task point feature"]:
         shape = self.config.extractor
-        if self.extractor is None:
-            return F.layer_norm(x, x.shape[-1:]) if shape.normalise else x
         images = x.unflatten(-1, (shape.channels, shape.size, shape.size))
         if self._task_by_task:
-            return torch.stack([self.extractor(task, "batch") for task in images])
-        return self.extractor(images.flatten(0, 1), "running").unflatten(0, x.shape[:2])
+            return torch.stack([extractor(task, "batch") for task in images])
+        return extractor(images.flatten(0, 1), "running").unflatten(0, x.shape[:2])
 
 
 def class_means(features: Float[Tensor, "task point feature"], points: PointSet) -> Float[Tensor, "task way feature"]:

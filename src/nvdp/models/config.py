@@ -295,11 +295,13 @@ class ExtractorConfig(Part):
     support images (support). None is the model's own default, which is not transductive.
     """
 
-    name: str = "conv4"  # conv4, conv5 or none
+    name: str = "conv4"  # conv4, conv5, conv5-patches or none
     channels: int = 1
     size: int = 28  # rows and columns
     features: int = 256
     normalise: bool = True  # features given as x are brought to mean 0 and deviation 1, each vector by itself
+    last_relu: bool = True  # of the convolutions
+    normalise_own: bool = False  # the same as `normalise` for features of the model's own convolutions
     statistics: str | None = None
 
     def __post_init__(self) -> None:

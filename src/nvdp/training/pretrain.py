@@ -13,8 +13,11 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
-from nvdp.data.features import Extract, images_at_once, write_features
+from nvdp.data.features import Extract, extractor_folder, images_at_once, write_features
 from nvdp.errors import InputError
+from nvdp.models.base import FeatureClassifier
+from nvdp.models.prototypes import MetricModel
+from nvdp.models.registry import build_model
 from nvdp.nn.extractors import ConvExtractor
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.system import chosen_device, keep_freed_memory, use_threads
@@ -24,7 +27,7 @@ from nvdp.training.config import PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
-from nvdp.training.run_folder import CONFIG, only_process, start_run
+from nvdp.training.run_folder import CONFIG, load_any_run, only_process, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
@@ -98,6 +101,11 @@ def evaluated(model: PretrainedClassifier) -> Extract:
 
 def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
     """A pretrained extractor as a function of images given as rows, and the digest of its weights."""
+    _, model, digest = _load(folder)
+    return evaluated(model.requires_grad_(False).to(chosen_device(device))), digest
+
+
+def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
     config = PretrainConfig.load(folder / CONFIG)
     if not (folder / EXTRACTOR).exists():
         raise InputError(f"{folder} has no {EXTRACTOR} yet: its training has not ended; --resume it first")
@@ -108,7 +116,34 @@ def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{folder / EXTRACTOR} does not fit its configuration: {reason}") from None
-    return evaluated(model.requires_grad_(False).to(chosen_device(device))), checksum(tensors, "extractor")
+    return config, model, checksum(tensors, "extractor")
+
+
+def join_extractor(run: Path, out: Path) -> None:
+    """Make of a run on features and its extractor one run on images, which needs no other folder.
+
+    Args:
+        run: The folder of a finished run on features.
+        out: A new folder.
+    """
+    config, model, step = load_any_run(run)
+    if config.episodes is None or config.episodes.features is None:
+        raise InputError(f"{run} was not trained on features; only such a run has an extractor of its own folder")
+    if not isinstance(model, FeatureClassifier) or isinstance(model, MetricModel):
+        raise InputError(f"{run} holds a {config.model.name}, which cannot be joined; expected nvdp, versa or cnp")
+    pretrained, extractor, _ = _load(extractor_folder(config.episodes.features))
+    own = {"name": pretrained.extractor, "channels": pretrained.channels, "size": pretrained.size}
+    own |= {"last_relu": pretrained.last_relu, "normalise_own": config.model.flat()["extractor.normalise"]}
+    whole = replace(
+        config,
+        model=config.model.updated({f"extractor.{name}": value for name, value in own.items()}),
+        episodes=replace(config.episodes, regime="end-to-end", features=None),
+    )
+    joined = build_model(whole.model)
+    weights = {f"extractor.{name}": tensor for name, tensor in extractor.extractor.state_dict().items()}
+    joined.load_state_dict(model.state_dict() | weights)
+    start_run(out, whole, resume=False)
+    save_model(out, joined, step)
 
 
 def nearest_mean_hits(tasks: TaskBatch, features: Float[Tensor, "task point feature"]) -> Float[Tensor, " task"]:
