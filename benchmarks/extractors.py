@@ -30,7 +30,7 @@ SHAPES = {
 
 def by_layers(extractor: ConvExtractor, images: Tensor) -> Tensor:
     """Features by PyTorch's own layers."""
-    maps = extractor.shape.seen(images).contiguous(memory_format=torch.channels_last)
+    maps = extractor.shape.patched(images).contiguous(memory_format=torch.channels_last)
     for index, block in enumerate(extractor.blocks):
         maps = F.batch_norm(F.conv2d(maps, block.weight, padding=1), None, None, block.scale, block.shift, True)
         maps = pooled(maps, extractor.shape.keep_odd, extractor.shape.window(index))
@@ -39,7 +39,7 @@ def by_layers(extractor: ConvExtractor, images: Tensor) -> Tensor:
 
 def convolutions(extractor: ConvExtractor, images: Tensor) -> Callable[[], None]:
     """The convolutions alone, each of maps of its own size."""
-    maps, given = extractor.shape.seen(images), []
+    maps, given = extractor.shape.patched(images), []
     for block in extractor.blocks:
         given.append(maps.detach())
         maps = F.max_pool2d(convolved(given[-1], block.weight), 2, ceil_mode=extractor.shape.keep_odd).detach()

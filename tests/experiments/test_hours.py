@@ -5,15 +5,23 @@ import json
 import numpy as np
 import pytest
 
-from nvdp.experiments.hours import draw_hours, extrapolated, hours_in_words, paper_length_in_words, trained_runs
+from nvdp.experiments.hours import (
+    draw_hours,
+    drawn_points,
+    extrapolated,
+    hours_in_words,
+    paper_length_in_words,
+    trained_runs,
+)
 from nvdp.experiments.report_tables import Results
 
 
-def write(folder, name, score, seconds=60.0, steps=100, fourier=8, model="nvdp", what="table1", variance="learned"):
+def write(folder, name, score, seconds=60.0, steps=100, fourier=8, model="nvdp", what="table1", **more):
+    variance = more.get("variance", "learned")
     described = {"name": model, "likelihood": {"variance": variance}, "inputs": {"fourier": fourier}}
     result = {
         "name": name,
-        "config": {"task": "gp", "model": described},
+        "config": {"task": "gp", "model": described, "schedule": more.get("schedule", "cosine")},
         "steps": steps,
         "seconds": seconds,
         "evaluation": {"scores": {"LL": {"expected_log": score}}},
@@ -38,6 +46,7 @@ def test_the_shortest_run_above_the_paper_counts_and_others_are_named_with_their
     )
     draw_hours(results, tmp_path / "hours.png")
     assert (tmp_path / "hours.png").stat().st_size > 5_000
+    assert list(drawn_points(results)) == ["nvdp", "nvdp, paper's network"]  # anp has one run
 
 
 def test_without_runs_nothing_is_said_or_drawn(tmp_path):
@@ -49,9 +58,9 @@ def test_without_runs_nothing_is_said_or_drawn(tmp_path):
 def test_the_curve_finds_a_power_law_and_its_error_grows_with_that_of_the_runs():
     steps = np.array([5e3, 2e4, 1e5])
     scores = 0.9 - 30 * steps**-0.5
-    value, small = extrapolated(steps, scores, 0.001, 500_000)
+    value, small = extrapolated(steps, scores, np.full(3, 0.001), 500_000)
     assert value == pytest.approx(0.9 - 30 * 5e5**-0.5, abs=1e-3)
-    assert small < 0.01 < extrapolated(steps, scores, 0.02, 500_000)[1]
+    assert small < 0.01 < extrapolated(steps, scores, np.full(3, 0.02), 500_000)[1]
 
 
 def test_the_sentence_needs_three_lengths_and_three_seeds(tmp_path):
@@ -59,7 +68,9 @@ def test_the_sentence_needs_three_lengths_and_three_seeds(tmp_path):
         write(tmp_path, f"seed-{index}", score, steps=5_000)
     write(tmp_path, "longer", 0.68, steps=20_000)
     assert paper_length_in_words(Results(tmp_path)) == ""
+    write(tmp_path, "constant", 0.76, steps=80_000, schedule="constant")
+    assert paper_length_in_words(Results(tmp_path)) == "", "another recipe has another curve"
     write(tmp_path, "longest", 0.76, steps=80_000)
     words = paper_length_in_words(Results(tmp_path))
     assert "the runs of `nvdp` with 5,000, 20,000, 80,000 steps" in words
-    assert "spread of 0.020 over seeds" in words
+    assert "spread of 0.020 over 3 seeds" in words

@@ -26,8 +26,9 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
     for run in runs:
         shape = run.config.episodes
         assert shape.regime == "features" or (run.config.task == "omniglot-fewshot" and shape.way == 5)
-        paper = shape.regime == "end-to-end" or run.config.model.name != "nvdp" or run.name.startswith(PAPER_RATES)
-        assert paper or run.config.model.rates.path == "activations"
+        if run.config.model.name == "nvdp" and shape.regime == "features":
+            rates, paper = run.config.model.rates, run.name.startswith(PAPER_RATES)
+            assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "contrast"))
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
         assert run.config.model.extractor.features == 256
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config

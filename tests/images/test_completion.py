@@ -13,9 +13,9 @@ from nvdp.experiments import figure4, table2
 from nvdp.experiments.figure4 import context_sizes, grid_from_json, grid_to_json, pixel_choice
 from nvdp.images.completion import (
     PixelChoice,
+    add_explaining,
     complete,
     drawn_in_blocks,
-    most_telling,
     psnr,
     random_contexts,
     random_shown,
@@ -105,7 +105,7 @@ def test_the_next_pixel_is_the_one_that_explains_most_of_what_the_model_is_unsur
     std = models["nvdp"].adapt(tasks.context).predict(tasks.x, samples=4, generator=2).std
     doubt = std.square().mean(-1).masked_fill(first, 0)[0]
     place = torch.tensor([(row, column) for row in range(8) for column in range(8)], dtype=torch.float)
-    share = torch.exp(-torch.cdist(place, place).square() * 9 * 5 / 64)  # of a reach of a third of √(64 / 5)
+    share = torch.exp(-torch.cdist(place, place).square() * 9 * 5 / 64)  # of a length scale of a third of √(64 / 5)
     explained = (share @ doubt).masked_fill(first[0], -1)
     assert (second & ~first).nonzero()[0, 1] == explained.argmax()
 
@@ -114,7 +114,7 @@ def test_pixels_of_one_round_do_not_lie_side_by_side():
     variance = torch.ones(1, 256)
     shown = torch.zeros(1, 256, dtype=torch.bool)
     shown[0, :5] = True
-    new = (most_telling(variance, shown, 6, 16) & ~shown).nonzero()[:, 1]
+    new = (add_explaining(variance, shown, 6, 16) & ~shown).nonzero()[:, 1]
     places = torch.stack([new // 16, new % 16], -1).float()
     distances = torch.cdist(places, places) + 99 * torch.eye(6)
     assert distances.min() >= 3

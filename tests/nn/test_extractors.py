@@ -85,8 +85,8 @@ def test_patches_are_a_first_convolution_of_six_by_six_pixels_and_stride_two(gen
     first = extractor.blocks[0].weight  # (64, 12, 3, 3): channel by row and column in the square
     wide = first.view(64, 3, 2, 2, 3, 3).permute(0, 1, 4, 2, 5, 3).reshape(64, 3, 6, 6)
     expected = F.conv2d(images, wide, stride=2, padding=2)
-    torch.testing.assert_close(convolved(extractor.shape.seen(images), first), expected, atol=1e-5, rtol=1e-5)
-    assert extractor.shape.seen(torch.rand(1, 3, 85, 85)).shape == (1, 12, 42, 42)  # the last row is left out
+    torch.testing.assert_close(convolved(extractor.shape.patched(images), first), expected, atol=1e-5, rtol=1e-5)
+    assert extractor.shape.patched(torch.rand(1, 3, 85, 85)).shape == (1, 12, 42, 42)  # the last row is left out
 
 
 def test_without_the_last_relu_features_have_both_signs_and_agree_with_it_elsewhere(generator):
@@ -100,18 +100,20 @@ def test_without_the_last_relu_features_have_both_signs_and_agree_with_it_elsewh
 
 
 @pytest.mark.parametrize(("channels", "size", "keep_odd"), [(1, 7, True), (3, 7, False), (2, 6, True)])
-@pytest.mark.parametrize("relu", [True, False])
-def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(channels, size, keep_odd, relu, generator):
+@pytest.mark.parametrize(("relu", "window"), [(True, 2), (False, 2), (False, 1)])
+def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(
+    channels, size, keep_odd, relu, window, generator
+):
     block = ConvBlock(channels, relu).double()
     nn.init.normal_(block.scale, 0.0, 1.0, generator=generator)  # of either sign
     nn.init.normal_(block.shift, 0.0, 1.0, generator=generator)
     images = torch.rand(4, channels, size, size, generator=generator, dtype=torch.float64)
     images[:, :, :4, :4] = 0.0  # ties, as on the background of a character
     images.requires_grad_()
-    ours = block(images, "running", keep_odd)
+    ours = block(images, "running", keep_odd, window)
     maps = F.conv2d(images, block.weight, padding=1)
     maps = F.batch_norm(maps, None, None, block.scale, block.shift, True)
-    expected = pooled(maps, keep_odd, relu=relu)
+    expected = pooled(maps, keep_odd, window, relu)
     weights = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
     inputs = (images, block.weight, block.scale, block.shift)
     gradients = (torch.autograd.grad((result * weights).sum(), inputs) for result in (ours, expected))

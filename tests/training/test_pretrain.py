@@ -1,5 +1,6 @@
 """Pretraining: it learns, goes on bit for bit, and what it caches is what its extractor says."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -155,31 +156,42 @@ def test_queries_of_an_episode_are_classified_by_the_nearest_support_image(folde
     model = build_classifier(made, 28).eval()
     model.features = lambda vectors: vectors
     vectors = torch.tensor([[2.0, 0], [1, 0.1], [0, 3], [0, 1], [0.1, 5], [0.2, 1]])
-    logits = model(vectors)
+    logits, labels = model(vectors, torch.tensor([7, 7, 7, 3, 3, 3]))
     assert logits.argmax(-1).tolist() == [0, 1, 1, 1]  # the support images are the first and the fourth
+    assert labels.tolist() == [0, 0, 1, 1]
     assert logits[0, 0].item() == pytest.approx(10 / 1.01**0.5)
     score = ClassificationStep(model)(vectors, torch.tensor([7, 7, 7, 3, 3, 3]))
-    expected = torch.log_softmax(logits, -1)[torch.arange(4), torch.tensor([0, 0, 1, 1])].mean()
+    expected = torch.log_softmax(logits, -1)[torch.arange(4), labels].mean()
     assert score["bound"].item() == pytest.approx(expected.item())
 
 
 def test_episodes_need_images_enough(folder, tmp_path):
-    with pytest.raises(InputError, match="'per_class' is 20; expected from 2 to 16"):
+    with pytest.raises(InputError, match="'per_class' and 'batch' are 20 and 32; expected from 2 to 16"):
         config(folder, objective="episodes", per_class=20)
+    with pytest.raises(InputError, match="'head' is 'linear', but episodes have no head"):
+        config(folder, objective="episodes", head="linear")
+    with pytest.raises(InputError, match=r"'warps' is 0\.6; expected from 0 to 0\.5"):
+        config(folder, warps=0.6)
     with pytest.raises(InputError, match="'per_class' is 19, but a class has 18 images"):
         pretrain(config(folder, objective="episodes", per_class=19, batch=64), tmp_path / "out", **QUIET)
     assert not (tmp_path / "out").exists()
 
 
 def test_a_warp_keeps_the_middle_near_and_is_none_at_zero(generator):
-    image = torch.zeros(1, 1, 15, 15)
-    image[..., 7, 7] = 1.0
+    image = torch.zeros(1, 2, 21, 21)
+    image[:, 0, 10, 10] = image[:, 1, 10, 16] = 1.0  # one place in the middle, one beside it
     assert torch.allclose(warped(image, 0.0, generator), image, atol=1e-5)
-    moved = warped(image.expand(200, 1, 15, 15), 0.2, generator)
-    mass = moved.clamp_min(0)
-    rows = (mass.sum((1, 3)) * torch.arange(15)).sum(-1) / mass.sum((1, 2, 3)).clamp_min(1e-6)
-    assert 0.3 < rows.std() < 2
-    assert (rows - 7).abs().max() < 4
+    mass = warped(image.expand(400, 2, 21, 21), 0.2, generator)
+    count = mass.sum((2, 3)).clamp_min(1e-6)
+    rows = (mass.sum(3) * torch.arange(21)).sum(-1) / count
+    columns = (mass.sum(2) * torch.arange(21)).sum(-1) / count
+    assert 0.3 < rows[:, 0].std() < 2  # moved
+    assert (rows[:, 0] - 10).abs().max() < 4
+    seen = (count > 0.3).all(1)
+    across, down = (columns[:, 1] - columns[:, 0])[seen], (rows[:, 1] - rows[:, 0])[seen]
+    assert 0.4 < across.std() < 2  # scaled
+    assert 0.4 < down.std() < 3  # turned or sheared
+    assert (across > 0).all()  # not mirrored
 
 
 def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
@@ -205,7 +217,7 @@ def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_feature
     save_model(tmp_path / "run", head, 2)
     join_extractor(tmp_path / "run", tmp_path / "whole")
     joined, whole, step = load_any_run(tmp_path / "whole")
-    assert (joined.episodes.regime, joined.episodes.features, step) == ("end-to-end", None, 2)
+    assert (joined.episodes.regime, joined.episodes.features, step) == ("joined", None, 2)
     extract, _ = load_extractor(tmp_path / "extractor", "cpu")
     vectors = (
         class_source(made.task, made.data).split("test").vectors(np.arange(3), np.arange(6).repeat(3).reshape(6, 3).T)
@@ -220,5 +232,17 @@ def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_feature
     assert torch.allclose(by_features.probabilities, by_images.probabilities, atol=1e-5)
     with pytest.raises(InputError, match="already holds a run"):
         join_extractor(tmp_path / "run", tmp_path / "whole")
-    with pytest.raises(InputError, match="was not trained on features"):
+    with pytest.raises(InputError, match="was trained on images, so it has its extractor already"):
         join_extractor(tmp_path / "whole", tmp_path / "again")
+    with pytest.raises(InputError, match="holds a model and no checkpoint to resume from"):
+        start_run(tmp_path / "whole", joined, resume=True)
+
+
+def test_settings_of_a_time_between_versions_are_read_where_they_changed_nothing(folder, tmp_path):
+    path = tmp_path / "config.json"
+    values = json.loads(config(folder).to_json())
+    path.write_text(json.dumps(values | {"mixup": 0.0, "half_share": 0.0}))
+    assert PretrainConfig.load(path) == config(folder)
+    path.write_text(json.dumps(values | {"mixup": 0.2}))
+    with pytest.raises(InputError, match="'mixup' was removed; pretrain the extractor again"):
+        PretrainConfig.load(path)

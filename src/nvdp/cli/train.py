@@ -258,6 +258,9 @@ def pretrain(
             help="What it learns from: classes, or episodes of one shot. (default: classes; omniglot-fewshot: episodes)"
         ),
     ] = None,
+    per_class: Annotated[
+        int | None, typer.Option(help="Episodes: images of a class in a step. (default: 4; omniglot-fewshot: 2)")
+    ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(help="Largest step size. (default: 0.01; omniglot-fewshot: 0.02)")
     ] = None,
@@ -270,7 +273,9 @@ def pretrain(
     ] = None,
     warps: Annotated[
         float | None,
-        typer.Option(help="Scale, shear, turn and move images by up to this. (default: 0; omniglot-fewshot: 0.2)"),
+        typer.Option(
+            help="Random affine maps: 0.2 scales by up to 20 % and turns by 15°. (default: 0; omniglot-fewshot: 0.2)"
+        ),
     ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
@@ -321,7 +326,8 @@ def pretrain(
         if data != DataConfig() and task != "folder-of-classes":
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
-        settings |= {"precision": precision, "objective": objective, "shifts": shifts, "warps": warps}
+        settings |= {"precision": precision, "objective": objective, "per_class": per_class}
+        settings |= {"shifts": shifts, "warps": warps}
         config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

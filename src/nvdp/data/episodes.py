@@ -17,7 +17,7 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
-REGIMES = ("end-to-end", "features")
+REGIMES = ("end-to-end", "features", "joined")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class EpisodeConfig:
     way: int = 5  # classes of an episode
     shot: int = 1  # support images of a class
     queries: int = 15  # of a class
-    regime: str = "end-to-end"  # or "features"
+    regime: str = "end-to-end"  # or "features"; "joined": trained on features, then joined with their extractor
     features: str | None = None  # regime features: a folder of `nvdp pretrain`, or a name in the cache
 
     def __post_init__(self) -> None:

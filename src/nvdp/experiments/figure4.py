@@ -24,7 +24,10 @@ from nvdp.training.run_folder import load_run
 
 MODELS = ("np", "np+cnp", "nvdp", "nvdp-conv")
 TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
-BEST = {"nvdp-conv-mnist": "nvdp-conv-mixture-mnist", "nvdp-conv-celeba": f"{FACES}-celeba"}  # at the cpu budget
+SHOWN_INSTEAD = {
+    "nvdp-conv-mnist": "nvdp-conv-mixture-mnist",
+    "nvdp-conv-celeba": f"{FACES}-celeba",
+}
 PRIVATE = ("celeba",)  # images that may not be passed on
 SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
 
@@ -33,12 +36,12 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     """The runs of table 2 that the figure shows."""
     runs = {run.name: run for run in table2_plan(budget)}
     shown = dict.fromkeys(f"{model}-{task}" for model in MODELS for task in TRAINED_ON.values())
-    return [runs[_best(name, runs)] for name in shown]
+    return [runs[_shown(name, runs)] for name in shown]
 
 
-def _best(name: str, known: Mapping[str, Any]) -> str:
-    """The name of the best run of a model, where there is one."""
-    return BEST[name] if BEST.get(name) in known else name
+def _shown(name: str, known: Mapping[str, Any]) -> str:
+    """The name of the run that is shown for a model: one with noise of several Gaussians, where there is one."""
+    return SHOWN_INSTEAD[name] if SHOWN_INSTEAD.get(name) in known else name
 
 
 def context_sizes(pixels: int) -> dict[str, int]:
@@ -119,7 +122,7 @@ def grid_from_json(values: dict[str, Any]) -> PictureGrid:
 
 
 def _models(folders: Mapping[str, Path], name: str) -> dict[str, RegressionModel]:
-    runs = {model: _best(f"{model}-{TRAINED_ON[name]}", folders) for model in MODELS}
+    runs = {model: _shown(f"{model}-{TRAINED_ON[name]}", folders) for model in MODELS}
     return {model.upper(): load_run(folders[run])[1] for model, run in runs.items()}
 
 

@@ -26,7 +26,7 @@ from nvdp.experiments.claims import (
     tnp_table,
 )
 from nvdp.experiments.figure3 import EXACT
-from nvdp.experiments.hours import hours_in_words, paper_length_in_words, trained_runs
+from nvdp.experiments.hours import drawn_points, hours_in_words, paper_length_in_words
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
     METRICS,
@@ -390,7 +390,7 @@ PARTS: dict[str, Part] = {
     **_image("pretrained-active", "pretrained/{}-figure.json"),
     **_image("pretrained-digits", "pretrained/{}-figure.json"),
     **_image("bench-quality", "bench/quality.json"),
-    "image.hours": lambda results: "(figures/hours.png)" if trained_runs(results) else "",
+    "image.hours": lambda results: "(figures/hours.png)" if drawn_points(results) else "",
     "hours.words": hours_in_words,
     "hours.paper": paper_length_in_words,
 }

@@ -13,7 +13,7 @@ from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, paper_numbers, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
-from nvdp.experiments.table3 import METHODS, PAPER_RATES, SETTINGS, Setting, rows_of, run_name
+from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, method_of, rows_of, run_name
 from nvdp.training.presets import preset_config
 
 METRICS = ("LL", "RLL", "PLL")
@@ -208,7 +208,10 @@ def fewshot_tables(results: Results) -> str:
             blocks += [f"### {setting.paper}, {title}", _fewshot_table(rows, setting)]
             if missing := [f"`{name}`" for name in rows_of(regime) if name not in rows]:
                 blocks.append(f"Not run: {', '.join(missing)}.")
-            if extractor := next(iter(rows.values()))["evaluation"].get("extractor"):
+            extractors = [row["evaluation"].get("extractor") for row in rows.values()]
+            if any(extractor != extractors[0] for extractor in extractors):
+                raise InputError(f"rows of {setting.paper} have features of different extractors; run them all again")
+            if extractor := extractors[0]:
                 blocks.append(
                     f"Pretraining the extractor took {extractor['steps']:,} more steps and {extractor['seconds']:,.0f} "
                     "more seconds. Its nearest class mean, 5-way 1-shot on validation classes, has an accuracy of "
@@ -224,7 +227,7 @@ def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
     lines = []
     for name, row in rows.items():
         each = row["evaluation"]
-        printed = paper[METHODS["nvdp" if name == PAPER_RATES else name]].get(setting.paper)
+        printed = paper[METHODS[method_of(name)]].get(setting.paper)
         cells = [f"`{name}`", printed_accuracy(printed), _accuracy(each)]
         cells += [f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
         if transductive:

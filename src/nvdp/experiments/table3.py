@@ -76,6 +76,11 @@ def regimes_of(setting: Setting, budget: str) -> tuple[str, ...]:
     return ("end-to-end", "features") if setting.task == "omniglot-fewshot" and setting.way == 5 else ("features",)
 
 
+def method_of(row: str) -> str:
+    """The method of a row."""
+    return "nvdp" if row == PAPER_RATES else row
+
+
 def rows_of(regime: str) -> tuple[str, ...]:
     """The rows of a regime's tables: every method, and on features NVDP with the paper's rates."""
     return (*METHODS, PAPER_RATES) if regime == "features" else tuple(METHODS)
@@ -102,7 +107,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
 
 def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
-    method = "nvdp" if row == PAPER_RATES else row
+    method = method_of(row)
     architecture = {"rates.path": "network", "rates.sees": "mean"} if row == PAPER_RATES else None
     features = extractor_name(setting.task, budget) if regime == "features" else None
     changes = _lengths(method, setting, budget, regime)

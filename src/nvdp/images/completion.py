@@ -170,7 +170,7 @@ def psnr(
 ImageArray = UInt8[np.ndarray, "image row column channel"]
 ROUND_SHARE = 5  # a round adds one pixel for every five that are shown, so that rounds stay few
 CHOICE_SAMPLES = 4
-REACH = 1 / 3  # how far a pixel tells of others, as a share of the mean distance between shown pixels
+LENGTH_SCALE = 1 / 3  # over which pixels explain others, as a share of the mean distance between shown pixels
 
 
 def random_contexts(images: ImageArray, sizes: Sequence[int], seed: int = 0) -> list[Bool[Tensor, "image pixel"]]:
@@ -181,29 +181,29 @@ def random_contexts(images: ImageArray, sizes: Sequence[int], seed: int = 0) -> 
     return [random_pixels(len(images), pixels, size, generator.set_state(state)) for size in sizes]
 
 
-def most_telling(
+def add_explaining(
     variance: Float[Tensor, "image pixel"], shown: Bool[Tensor, "image pixel"], count: int, columns: int
 ) -> Bool[Tensor, "image pixel"]:
     """`shown` and `count` more pixels of each image: each explains most variance that is left around it.
 
-    A pixel explains the share exp(−distance²/reach²) of another's variance.
+    A pixel explains the share exp(−distance²/scale²) of another's variance.
 
     >>> variance = torch.tensor([[1.0, 1.0, 1.0, 0.9, 0.0, 0.0, 0.0, 0.0, 0.0, 0.8]])
-    >>> most_telling(variance, torch.zeros(1, 10, dtype=torch.bool), 2, 10).nonzero()[:, 1]
+    >>> add_explaining(variance, torch.zeros(1, 10, dtype=torch.bool), 2, 10).nonzero()[:, 1]
     tensor([1, 3])
     """
-    reach = REACH * math.sqrt(variance.shape[1] / max(1, int(shown.sum(-1).max())))
+    scale = LENGTH_SCALE * math.sqrt(variance.shape[1] / max(1, int(shown.sum(-1).max())))
     rows = variance.shape[1] // columns
     place = torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"), -1).view(-1, 2)
-    offsets = torch.arange(-math.ceil(3 * reach), math.ceil(3 * reach) + 1)
-    kernel = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / reach**2)[None, None]
+    offsets = torch.arange(-math.ceil(3 * scale), math.ceil(3 * scale) + 1)
+    kernel = torch.exp(-(offsets[:, None] ** 2 + offsets**2) / scale**2)[None, None].to(variance)
     left = variance.masked_fill(shown, 0.0)
     for _ in range(count):
         explained = F.conv2d(left.view(-1, 1, rows, columns), kernel, padding="same").flatten(1)
         chosen = explained.masked_fill(shown, -1.0).argmax(-1)
         shown = shown.scatter(1, chosen[:, None], True)
         distance = (place - place[chosen][:, None]).square().sum(-1)
-        left = left * (1 - torch.exp(-distance / reach**2))
+        left = left * (1 - torch.exp(-distance / scale**2))
     return shown
 
 
@@ -228,10 +228,10 @@ class PixelChoice:
 
     @torch.no_grad()
     def uncertain_contexts(self, sizes: Sequence[int]) -> list[Bool[Tensor, "image pixel"]]:
-        """Contexts that begin as the random ones of `sizes[0]` and grow by the pixels that tell most.
+        """Contexts that begin as the random ones of `sizes[0]` and grow by the pixels that explain most variance.
 
-        A pixel tells of itself and of its neighbours: it explains a share of their variance, which falls with their
-        distance. By its own variance alone, a round of pixels would lie side by side.
+        A pixel explains a share of its neighbours' variance, which falls with distance. By their own variance alone,
+        pixels of one round would lie side by side.
         """
         shown = random_contexts(self.images, sizes[:1], self.seed)[0]
         contexts = [shown]
@@ -239,7 +239,7 @@ class PixelChoice:
             while size < self.pixels and (count := int(shown[0].sum())) < size:
                 std = self.posterior(shown).predict(self.tasks.x, self.samples, self.seed).std.cpu()
                 new = min(size - count, max(1, count // ROUND_SHARE))
-                shown = most_telling(std.square().mean(-1), shown, new, self.images.shape[2])
+                shown = add_explaining(std.square().mean(-1), shown, new, self.images.shape[2])
             shown = torch.ones_like(shown) if size == self.pixels else shown
             contexts.append(shown)
         return contexts

@@ -2,7 +2,7 @@
 
 A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. The first
 block of CONV5-PATCHES sees squares of 2×2 pixels as its channels, and its last one does not pool: as many layers and
-features as CONV5 at a quarter of its cost. Every call
+features as CONV5 with a third of its multiplications. Every call
 says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's features
 depend on that image alone, or those of the ``batch``, which is transductive.
 
@@ -54,7 +54,7 @@ class ConvShape:
         """Channels that the first block sees."""
         return channels * POOLED**2 if self.patches else channels
 
-    def seen(self, images: Float[Tensor, "image channel row column"]) -> Float[Tensor, "image input row2 column2"]:
+    def patched(self, images: Float[Tensor, "image channel row column"]) -> Float[Tensor, "image input row2 column2"]:
         """What the first block sees of images."""
         if not self.patches:
             return images
@@ -83,7 +83,7 @@ def extractor_shape(name: str) -> ConvShape:
 def pooled(
     maps: Float[Tensor, "image channel row column"], keep_odd: bool, window: int = POOLED, relu: bool = True
 ) -> Tensor:
-    """ReLU and max pooling of 2×2; pooling first, which gives the same and leaves ReLU a quarter of the work."""
+    """Max pooling, then ReLU: the same as ReLU first, with a quarter of its work."""
     maps = F.max_pool2d(maps, window, ceil_mode=keep_odd)
     return F.relu(maps) if relu else maps
 
@@ -102,7 +102,9 @@ def convolved(
 
 
 class _NormalisedMaximum(torch.autograd.Function):
-    """ReLU(batch norm(2×2 maximum pooling)) for a scale that is not negative; also the batch's mean and variance.
+    """ReLU(batch norm(maximum pooling)) for a scale that is not negative; also the batch's mean and variance.
+
+    Without `relu` the result keeps its sign.
 
     With the pooled maps p, their normalised values ẑ = (p − m)/σ and g the gradient after the ReLU, the gradient of
     the maps is (scale/σ) [scatter(g) − mean(g) − ẑ mean(g ẑ)], where the means divide by the number of unpooled
@@ -192,7 +194,8 @@ class ConvBlock(nn.Module):
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 
-    Without `last_relu` features have both signs, so their directions tell more (Gidaris and Komodakis 2018).
+    Without `last_relu` features have both signs, so cosine similarities use the whole sphere (Gidaris and Komodakis
+    2018).
 
     >>> extractor = ConvExtractor("conv4", 1).eval()
     >>> extractor(torch.rand(3, 1, 28, 28)).shape
@@ -213,7 +216,7 @@ class ConvExtractor(nn.Module):
     ) -> Float[Tensor, "image feature"]:
         """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
-        maps = self.shape.seen(images)
+        maps = self.shape.patched(images)
         for index, block in enumerate(self.blocks):
             maps = block(maps, statistics, self.shape.keep_odd, self.shape.window(index))
         return maps.flatten(1)
@@ -328,7 +331,7 @@ class TaskNetwork(nn.Module):
         record: Moments | None = None,
     ) -> Float[Tensor, "image feature"]:
         assert self.shape is not None
-        maps = self.shape.seen(images).contiguous(memory_format=torch.channels_last)
+        maps = self.shape.patched(images).contiguous(memory_format=torch.channels_last)
         for block in range(self.shape.blocks):
             name, given = f"conv{block}", maps
             maps = F.conv2d(maps, own[f"{name}_weight"], padding=1)

@@ -22,6 +22,7 @@ FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
 OPTIMIZERS, SCHEDULES = ("adam", "nadam", "muon"), ("cosine", "constant")
 PRETRAIN_OPTIMIZERS, PRETRAIN_OBJECTIVES = ("sgd", "muon"), ("classes", "episodes")
+MOST_WARPS = 0.5  # larger affine maps mirror some images
 HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), ("32-true", "bf16-mixed"), "extractor"
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),
@@ -141,7 +142,7 @@ class PretrainConfig:
     weight_decay: float = 5e-4
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
-    warps: float = 0.0  # scale, shear and turn images at random by up to this much; 0: they are not
+    warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     precision: str = "32-true"  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -166,13 +167,22 @@ class PretrainConfig:
         _check_training(self, "steps", "batch", "log_every", "checkpoint_every")
         if not 0 <= self.shifts < self.size:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
-        if not 0 <= self.warps < 1:
-            raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to below 1")
-        if self.objective == "episodes" and not 2 <= self.per_class <= self.batch // 2:
-            most = self.batch // 2
-            raise InputError(f"setting 'per_class' is {self.per_class}; expected from 2 to {most}, half of 'batch'")
+        if not 0 <= self.warps <= MOST_WARPS:
+            raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
+        if self.objective == "episodes":
+            self._check_episodes()
         if self.kind != EXTRACTOR_KIND:
             raise InputError(f"the configuration is of a '{self.kind}'; expected an {EXTRACTOR_KIND}")
+
+    def _check_episodes(self) -> None:
+        if self.head != "cosine":
+            raise InputError(f"setting 'head' is '{self.head}', but episodes have no head; expected cosine")
+        most = max(2, self.batch // 2)
+        if not 2 <= self.per_class <= self.batch // 2:
+            raise InputError(
+                f"settings 'per_class' and 'batch' are {self.per_class} and {self.batch}; expected from 2 to {most} "
+                "images a class, and two classes in a batch"
+            )
 
     @property
     def features(self) -> int:
@@ -186,7 +196,11 @@ class PretrainConfig:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
-        return _record(cls, _read(path, "extractor"), str(path))
+        values = _read(path, "extractor")
+        for name in ("mixup", "half_share"):  # of a time between two versions
+            if values.pop(name, 0):
+                raise InputError(f"{path}: setting '{name}' was removed; pretrain the extractor again")
+        return _record(cls, values, str(path))
 
 
 TrainingConfig = RunConfig | PretrainConfig

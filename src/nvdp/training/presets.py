@@ -31,6 +31,17 @@ EPOCHS, TASKS_PER_STEP = 300, 16  # of the paper
 SMALL, MEDIUM = 200, 2_000  # tasks of a table from which on a model is made wider
 CONV5_SIZE = 64  # from this size on, images get five blocks
 
+PRETRAINING: dict[str, dict[str, Any]] = {
+    "miniimagenet": {"flips": True, "shifts": 8},
+    # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
+    "omniglot-fewshot": {
+        "objective": "episodes",
+        "per_class": 2,
+        "batch": 256,
+        "learning_rate": 0.02,
+        "warps": 0.2,
+    },
+}
 TOY: dict[str, Any] = {
     "decoder.width": 12,
     "decoder.layers": 2,
@@ -415,10 +426,7 @@ def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> Pr
     """
     source = class_source(task, data)
     extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
-    settings: dict[str, Any] = {"flips": task == "miniimagenet", "batch": 64 if source.size >= CONV5_SIZE else 128}
-    if task == "miniimagenet":
-        settings |= {"shifts": 8}
+    settings: dict[str, Any] = {"batch": 64 if extractor == "conv5-patches" else 128}
     settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
-    if task == "omniglot-fewshot":  # thousands of classes of few images: episodes teach more than their heads
-        settings |= {"objective": "episodes", "per_class": 2, "batch": 256, "warps": 0.2, "learning_rate": 0.02}
+    settings |= PRETRAINING.get(task, {})
     return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))

@@ -1,4 +1,4 @@
-"""Pretraining: a feature extractor learns to classify the training classes; few-shot models then use its features."""
+"""Pretraining: a feature extractor learns from the training classes; few-shot models then use its features."""
 
 import time
 from collections.abc import Callable
@@ -31,37 +31,63 @@ from nvdp.training.run_folder import CONFIG, load_any_run, only_process, save_mo
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
-LARGEST_TURN = 1.3  # radians, for warps of 1
+# Largest affine maps of a warp of 1: radians, shear, and moves in halves of an image; scales change by ±1.
+LARGEST_TURN, LARGEST_SHEAR, LARGEST_MOVE = 1.3, 1.5, 0.75
+Scored = tuple[Float[Tensor, "scored class"], Int[Tensor, " scored"]]  # logits, and the right class of each row
+
+
+class ClassHead(nn.Module):
+    """Logits of the training classes; a cosine head compares directions alone, as Chen et al.'s Baseline++ does."""
+
+    def __init__(self, features: int, classes: int, cosine: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(features, classes, bias=not cosine)
+        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE)) if cosine else None
+
+    def forward(self, features: Float[Tensor, "image feature"], classes: Int[Tensor, " image"]) -> Scored:
+        """Logits of every image, and its class."""
+        if self.scale is None:
+            return self.linear(features), classes
+        weight = F.normalize(self.linear.weight, dim=-1)
+        return self.scale * F.linear(F.normalize(features.float(), dim=-1), weight), classes
+
+
+class EpisodeHead(nn.Module):
+    """Logits of an episode's queries: cosine similarities to the first image of each class."""
+
+    def __init__(self, per_class: int) -> None:
+        super().__init__()
+        self.per_class = per_class
+        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE))
+
+    def forward(self, features: Float[Tensor, "image feature"], classes: Int[Tensor, " image"]) -> Scored:
+        """Logits of every query, and the number of its class in the episode."""
+        directions = F.normalize(features.float(), dim=-1).unflatten(0, (-1, self.per_class))
+        labels = torch.arange(len(directions), device=features.device).repeat_interleave(self.per_class - 1)
+        return self.scale * directions[:, 1:].flatten(0, 1) @ directions[:, 0].mT, labels
 
 
 class PretrainedClassifier(nn.Module):
-    """Extractor and head; a cosine head compares directions alone, as Chen et al.'s Baseline++ does."""
+    """An extractor and the head that it is trained by."""
 
     def __init__(self, config: PretrainConfig, classes: int) -> None:
         super().__init__()
         self.config = config
         self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu)
-        self.head = nn.Linear(config.features, classes, bias=config.head == "linear")
-        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE))
-        if config.objective == "episodes":
-            self.head.requires_grad_(False)
-        elif config.head == "linear":
-            self.scale.requires_grad_(False)
+        self.head = (
+            EpisodeHead(config.per_class)
+            if config.objective == "episodes"
+            else ClassHead(config.features, classes, config.head == "cosine")
+        )
 
     def features(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image feature"]:
         """Features of images given as rows."""
         shape = self.config.channels, self.config.size, self.config.size
-        return self.extractor(vectors.to(self.head.weight.device).unflatten(-1, shape))
+        return self.extractor(vectors.to(next(self.parameters()).device).unflatten(-1, shape))
 
-    def forward(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "scored class"]:
-        """Logits of the training classes; of an episode, logits of its own classes for its queries."""
-        features = self.features(vectors)
-        if self.config.objective == "episodes":
-            directions = F.normalize(features.float(), dim=-1).unflatten(0, (-1, self.config.per_class))
-            return self.scale * directions[:, 1:].flatten(0, 1) @ directions[:, 0].mT
-        if self.config.head == "linear":
-            return self.head(features)
-        return self.scale * F.linear(F.normalize(features.float(), dim=-1), F.normalize(self.head.weight, dim=-1))
+    def forward(self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]) -> Scored:
+        """Logits of the images that are scored, and what is right."""
+        return self.head(self.features(vectors), classes)
 
 
 class ClassificationStep(nn.Module):
@@ -72,18 +98,13 @@ class ClassificationStep(nn.Module):
         self.model = model
 
     def forward(
-        self,
-        vectors: Float[Tensor, "image vector"],
-        classes: Int[Tensor, " image"],
+        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
     ) -> dict[str, Float[Tensor, ""]]:
         """The mean log-likelihood of the classes, which is the bound here."""
         mixed = self.model.config.precision == "bf16-mixed"
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
-            logits = self.model(vectors)
-        if self.model.config.objective == "episodes":
-            queries = self.model.config.per_class - 1
-            classes = torch.arange(len(logits) // queries, device=logits.device).repeat_interleave(queries)
-        log_likelihood = -F.cross_entropy(logits.float(), classes)
+            logits, labels = self.model(vectors, classes)
+        log_likelihood = -F.cross_entropy(logits.float(), labels)
         return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
@@ -127,8 +148,10 @@ def join_extractor(run: Path, out: Path) -> None:
         out: A new folder.
     """
     config, model, step = load_any_run(run)
-    if config.episodes is None or config.episodes.features is None:
-        raise InputError(f"{run} was not trained on features; only such a run has an extractor of its own folder")
+    if config.episodes is None:
+        raise InputError(f"{run} was trained on {config.task}; expected a few-shot classifier on features")
+    if config.episodes.features is None:
+        raise InputError(f"{run} was trained on images, so it has its extractor already; expected a run on features")
     if not isinstance(model, FeatureClassifier) or isinstance(model, MetricModel):
         raise InputError(f"{run} holds a {config.model.name}, which cannot be joined; expected nvdp, versa or cnp")
     pretrained, extractor, _ = _load(extractor_folder(config.episodes.features))
@@ -137,7 +160,7 @@ def join_extractor(run: Path, out: Path) -> None:
     whole = replace(
         config,
         model=config.model.updated({f"extractor.{name}": value for name, value in own.items()}),
-        episodes=replace(config.episodes, regime="end-to-end", features=None),
+        episodes=replace(config.episodes, regime="joined", features=None),
     )
     joined = build_model(whole.model)
     weights = {f"extractor.{name}": tensor for name, tensor in extractor.extractor.state_dict().items()}
@@ -208,7 +231,7 @@ def warped(
     def drawn(*shape: int) -> Tensor:
         return most * (2 * torch.rand(len(images), *shape, generator=generator) - 1)
 
-    turn, scale, shear, move = LARGEST_TURN * drawn(), 1 + drawn(2), 1.5 * drawn(), 0.75 * drawn(2)
+    turn, scale, shear, move = LARGEST_TURN * drawn(), 1 + drawn(2), LARGEST_SHEAR * drawn(), LARGEST_MOVE * drawn(2)
     rows = [
         torch.stack([scale[:, 0] * turn.cos(), shear - turn.sin(), move[:, 0]], 1),
         torch.stack([turn.sin(), scale[:, 1] * turn.cos(), move[:, 1]], 1),

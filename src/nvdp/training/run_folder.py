@@ -65,6 +65,8 @@ def _check_checkpoints(folder: Path, config: TrainingConfig) -> None:
         raise InputError(
             f"{folder} has a log of {step} steps and no checkpoint to resume from; begin again in another --out"
         )
+    if (folder / WEIGHTS).exists() and not checkpoint_paths(place):
+        raise InputError(f"{folder} holds a model and no checkpoint to resume from; train in another --out")
 
 
 def _last_logged_step(folder: Path) -> int:
