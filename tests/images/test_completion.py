@@ -110,6 +110,14 @@ def test_the_next_pixel_is_the_one_that_explains_most_of_what_the_model_is_unsur
     assert (second & ~first).nonzero()[0, 1] == explained.argmax()
 
 
+def test_without_a_length_scale_pixels_are_those_of_largest_variance(generator):
+    variance, shown = torch.rand(3, 64, generator=generator), torch.zeros(3, 64, dtype=torch.bool)
+    shown[:, 5] = True
+    chosen = add_explaining(variance, shown, 4, 8, length_scale=0.0) & ~shown
+    largest = variance.masked_fill(shown, -1).topk(4).indices
+    assert torch.equal(chosen, torch.zeros_like(shown).scatter(1, largest, True))
+
+
 def test_pixels_of_one_round_do_not_lie_side_by_side():
     variance = torch.ones(1, 256)
     shown = torch.zeros(1, 256, dtype=torch.bool)

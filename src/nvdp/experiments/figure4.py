@@ -14,7 +14,6 @@ from jaxtyping import UInt8
 from nvdp.data.images import PublicImages
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import DIGITS
-from nvdp.experiments.table2 import FACES
 from nvdp.experiments.table2 import plan as table2_plan
 from nvdp.images.completion import PixelChoice, random_contexts
 from nvdp.models.base import RegressionModel
@@ -24,24 +23,14 @@ from nvdp.training.run_folder import load_run
 
 MODELS = ("np", "np+cnp", "nvdp", "nvdp-conv")
 TRAINED_ON = {"mnist": "mnist", "omniglot": "mnist", "celeba": "celeba"}  # shown: trained on
-SHOWN_INSTEAD = {
-    "nvdp-conv-mnist": "nvdp-conv-mixture-mnist",
-    "nvdp-conv-celeba": f"{FACES}-celeba",
-}
 PRIVATE = ("celeba",)  # images that may not be passed on
 SCORED_IMAGES, SHOWN_IMAGE, SEED = 32, 0, 4
 
 
 def plan(budget: str) -> Sequence[PlannedRun]:
     """The runs of table 2 that the figure shows."""
-    runs = {run.name: run for run in table2_plan(budget)}
-    shown = dict.fromkeys(f"{model}-{task}" for model in MODELS for task in TRAINED_ON.values())
-    return [runs[_shown(name, runs)] for name in shown]
-
-
-def _shown(name: str, known: Mapping[str, Any]) -> str:
-    """The name of the run that is shown for a model: one with noise of several Gaussians, where there is one."""
-    return SHOWN_INSTEAD[name] if SHOWN_INSTEAD.get(name) in known else name
+    shown = {f"{model}-{task}" for model in MODELS for task in TRAINED_ON.values()}
+    return [run for run in table2_plan(budget) if run.name in shown]
 
 
 def context_sizes(pixels: int) -> dict[str, int]:
@@ -83,7 +72,7 @@ def pixel_choice(
     Returns:
         Mean scores over the images, by "random" or "uncertainty", then by title.
     """
-    choice = PixelChoice(model, images, seed=SEED)
+    choice = PixelChoice(model, images, seed=SEED, length_scale=0.0)  # by their own variance, as in the paper
     ways = {
         "random": random_contexts(images, list(sizes.values()), SEED),
         "uncertainty": choice.uncertain_contexts(list(sizes.values())),
@@ -122,8 +111,7 @@ def grid_from_json(values: dict[str, Any]) -> PictureGrid:
 
 
 def _models(folders: Mapping[str, Path], name: str) -> dict[str, RegressionModel]:
-    runs = {model: _shown(f"{model}-{TRAINED_ON[name]}", folders) for model in MODELS}
-    return {model.upper(): load_run(folders[run])[1] for model, run in runs.items()}
+    return {model.upper(): load_run(folders[f"{model}-{TRAINED_ON[name]}"])[1] for model in MODELS}
 
 
 def _test_images(name: str) -> UInt8[np.ndarray, "image row column channel"]:

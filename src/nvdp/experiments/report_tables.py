@@ -1,5 +1,6 @@
 """Tables of the results page as Markdown, each made from result files alone; empty where there are no results."""
 
+import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -195,6 +196,22 @@ def pixel_table(results: Results) -> str:
     ]
     head = ["set", "model", "pixels", *(f"PSNR {size}" for size in sizes), *(f"spread {size}" for size in sizes)]
     return markdown_table(head, lines)
+
+
+def explained_pixels_table(results: Results) -> str:
+    """PSNR by how pixels were chosen, from ``benchmarks/pixels.py``."""
+    path = results.folder / "bench" / "pixels.json"
+    lines = []
+    for row in json.loads(path.read_text())["rows"] if path.exists() else []:
+        for way, scores in row["PSNR"].items():
+            errors = row["stderr"][way]
+            cells = [
+                f"{score:.1f}" + (f" ({score - plain:+.1f} ± {error:.1f})" if way != "random" else "")
+                for score, plain, error in zip(scores, row["PSNR"]["random"], errors, strict=True)
+            ]
+            lines.append([row["task"], f"`{row['model']}`", way, *cells])
+    head = ["set", "model", "pixels", *(f"{size} pixels" for size in row["sizes"])] if lines else []
+    return markdown_table(head, lines) if lines else ""
 
 
 def fewshot_tables(results: Results) -> str:

@@ -182,7 +182,11 @@ def random_contexts(images: ImageArray, sizes: Sequence[int], seed: int = 0) -> 
 
 
 def add_explaining(
-    variance: Float[Tensor, "image pixel"], shown: Bool[Tensor, "image pixel"], count: int, columns: int
+    variance: Float[Tensor, "image pixel"],
+    shown: Bool[Tensor, "image pixel"],
+    count: int,
+    columns: int,
+    length_scale: float = LENGTH_SCALE,
 ) -> Bool[Tensor, "image pixel"]:
     """`shown` and `count` more pixels of each image: each explains most variance that is left around it.
 
@@ -192,7 +196,7 @@ def add_explaining(
     >>> add_explaining(variance, torch.zeros(1, 10, dtype=torch.bool), 2, 10).nonzero()[:, 1]
     tensor([1, 3])
     """
-    scale = LENGTH_SCALE * math.sqrt(variance.shape[1] / max(1, int(shown.sum(-1).max())))
+    scale = max(1e-3, length_scale * math.sqrt(variance.shape[1] / max(1, int(shown.sum(-1).max()))))
     rows = variance.shape[1] // columns
     place = torch.stack(torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"), -1).view(-1, 2)
     offsets = torch.arange(-math.ceil(3 * scale), math.ceil(3 * scale) + 1)
@@ -208,13 +212,28 @@ def add_explaining(
 
 
 class PixelChoice:
-    """A model before some images, of which it may see any pixels: each pixel is encoded once, whatever is shown."""
+    """A model before some images, of which it may see any pixels: each pixel is encoded once, whatever is shown.
+
+    Args:
+        model: The model.
+        images: What it completes.
+        samples: Functions behind a variance.
+        seed: Of the functions, and of random pixels.
+        length_scale: Over which pixels explain others, as a share of the mean distance between shown pixels; 0 to
+            choose by their own variance alone.
+    """
 
     @torch.no_grad()
     def __init__(
-        self, model: RegressionModel, images: ImageArray, samples: int = CHOICE_SAMPLES, seed: int = 0
+        self,
+        model: RegressionModel,
+        images: ImageArray,
+        samples: int = CHOICE_SAMPLES,
+        seed: int = 0,
+        length_scale: float = LENGTH_SCALE,
     ) -> None:
         self.model, self.images, self.samples, self.seed = model, images, samples, seed
+        self.length_scale = length_scale
         self.pixels = images.shape[1] * images.shape[2]
         nothing = torch.zeros(len(images), self.pixels, dtype=torch.bool)
         self.tasks = whole_images(images, nothing).to(next(model.parameters()).device)
@@ -239,7 +258,7 @@ class PixelChoice:
             while size < self.pixels and (count := int(shown[0].sum())) < size:
                 std = self.posterior(shown).predict(self.tasks.x, self.samples, self.seed).std.cpu()
                 new = min(size - count, max(1, count // ROUND_SHARE))
-                shown = add_explaining(std.square().mean(-1), shown, new, self.images.shape[2])
+                shown = add_explaining(std.square().mean(-1), shown, new, self.images.shape[2], self.length_scale)
             shown = torch.ones_like(shown) if size == self.pixels else shown
             contexts.append(shown)
         return contexts
@@ -250,11 +269,19 @@ class PixelChoice:
         posterior, y = self.posterior(shown), self.tasks.y
         plain = posterior.at_mean_parameters(self.tasks.x)
         sampled = posterior.predict(self.tasks.x, self.samples, self.seed)
-        completed = torch.where(shown.to(y.device)[..., None], y, sampled.mean.clamp(0, 1))
-        truth = self.images.astype(float) / 255
         log_prob = plain.log_prob(y)
         return {
-            "PSNR": float(psnr(truth, completed.double().cpu().numpy().reshape(truth.shape)).mean()),
+            "PSNR": float(self._psnr(sampled.mean, shown).mean()),
             "LL": float(task_means(log_prob, self.tasks.mask).mean()),
             "spread": float(sampled.spread.mean()),
         }
+
+    @torch.no_grad()
+    def psnr(self, shown: Bool[Tensor, "image pixel"]) -> Float[np.ndarray, " image"]:
+        """PSNR of every completed picture; shown pixels keep their values."""
+        return self._psnr(self.posterior(shown).predict(self.tasks.x, self.samples, self.seed).mean, shown)
+
+    def _psnr(self, mean: Float[Tensor, "image pixel y"], shown: Tensor) -> Float[np.ndarray, " image"]:
+        completed = torch.where(shown.to(mean.device)[..., None], self.tasks.y, mean.clamp(0, 1))
+        truth = self.images.astype(float) / 255
+        return psnr(truth, completed.double().cpu().numpy().reshape(truth.shape))
