@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -21,6 +22,7 @@ from faults.postgres import MODEL, TASKS, Server
 from faults.tally import Tally
 from nvdp.store import TaskStore
 
+LOST = (OSError, HTTPException)  # no answer, or half of one
 SERVICE = Path(__file__).resolve().parent.parent / "examples" / "store_service.py"
 
 
@@ -52,10 +54,10 @@ def shared_address(services: int, clients: int, points: int) -> Tally:
                 by[ask(port, "observe", task=task, x=x, y=[[0.1]])["by"]] += 1
                 with lock:
                     stored[task] += 1
-            except OSError:  # the service died with this request: it may have been stored or not
+            except LOST:  # the service died with this request: it may have been stored or not
                 with lock:
                     unknown[task] += 1
-            with suppress(OSError):
+            with suppress(*LOST):
                 by[ask(port, "predict", task=task, x=x)["by"]] += 1
 
     with Server() as server:
@@ -86,7 +88,7 @@ def _wait_for(port: int, wanted: set[int]) -> None:
     """Until all services take connections."""
     seen: set[int] = set()
     for _ in range(2_000):
-        with suppress(OSError):
+        with suppress(*LOST):
             seen.add(ask(port, "predict", task="none", x=[[0.0]])["by"])
         if seen == wanted:
             return

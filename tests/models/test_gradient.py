@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import build_model
@@ -151,3 +152,9 @@ def test_each_task_of_a_batch_of_images_adapts_by_itself(generator):
             [model.adapt(PointSet.of(x[i : i + 1], y[i : i + 1])).predict(x[i]).by_sample for i in (0, 1)], 1
         )
         torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+
+
+def test_settings_of_an_extractor_that_these_models_do_not_have_are_refused():
+    for setting in ({"extractor.last_relu": False}, {"extractor.normalise_own": True}):
+        with pytest.raises(InputError, match="maml has the paper's convolutions"):
+            build_model(ClassifierConfig("maml").updated(setting))

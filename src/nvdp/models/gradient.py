@@ -27,6 +27,11 @@ class GradientModel(Classifier):
     def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
         images = config.extractor
+        if not images.last_relu or images.normalise_own:
+            raise InputError(
+                f"{config.name} has the paper's convolutions; expected 'extractor.last_relu' true and "
+                "'extractor.normalise_own' false"
+            )
         self.network = TaskNetwork(
             images.name,
             channels=images.channels,
