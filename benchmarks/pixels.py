@@ -2,8 +2,8 @@
 
 python benchmarks/pixels.py RUN [RUN ...] --json results/bench/pixels.json
 
-RUN is the folder of a run of images, or the name of a pretrained model. Every image is completed from the same random
-pixels and from contexts that grow from ten of them.
+RUN is the folder of a run of images, or the name of a pretrained model. The images are those of figure 4. Each is
+completed from the same random pixels and from contexts that grow from ten of them.
 """
 
 import argparse
@@ -12,24 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from nvdp.data.images import PublicImages
+from nvdp.experiments.figure4 import SEED, shown_test_images
 from nvdp.images.completion import PixelChoice, random_contexts
 from nvdp.loading import find_run
 from nvdp.models.base import RegressionModel
-from nvdp.randomness import derived_generator
 from nvdp.system import use_threads, write_text
 from nvdp.training.run_folder import load_run
 
-SIZES, SEED = (10, 30, 100), 4
+SIZES = (10, 30, 100)
 
 
-def row(name: str, model: RegressionModel, task: str, images: int) -> dict[str, Any]:
+def row(name: str, model: RegressionModel, task: str) -> dict[str, Any]:
     """PSNR by way and size for a model: means, and standard errors of differences from random pixels."""
-    pictures = PublicImages(task).split("test")
-    order = torch.randperm(len(pictures), generator=derived_generator(SEED, "figure4", task))
-    chosen = pictures[order[:images].numpy()]
+    chosen = shown_test_images(task)
+    images = len(chosen)
     choice, alone = PixelChoice(model, chosen, seed=SEED), PixelChoice(model, chosen, seed=SEED, length_scale=0.0)
     ways = {
         "random": random_contexts(chosen, SIZES, SEED),
@@ -58,14 +55,13 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+")
-    parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     use_threads(1)
     rows = []
     for name in options.runs:
         config, model, _ = load_run(find_run(name))
-        rows.append(row(Path(name).name, model, config.task, options.images))
+        rows.append(row(Path(name).name, model, config.task))
         print(json.dumps(rows[-1]))
     if options.json:
         write_text(options.json, json.dumps({"rows": rows}, indent=1) + "\n")

@@ -9,6 +9,7 @@ from PIL import Image
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data.source import DataConfig
+from nvdp.errors import InputError
 from nvdp.experiments import table3
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.queue import run_queue, selected
@@ -50,6 +51,16 @@ def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
         made.clear()
         table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")
         assert made == expected
+
+
+def test_an_extractor_of_another_recipe_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setenv("NVDP_CACHE", str(tmp_path))
+    folder = tmp_path / "extractors" / "table3-omniglot-fewshot-quick"
+    folder.mkdir(parents=True)
+    other = replace(extractor_config("omniglot-fewshot", "quick"), optimizer="sgd")
+    (folder / "config.json").write_text(other.to_json())
+    with pytest.raises(InputError, match="holds an extractor of another recipe"):
+        table3.prepare(selected(plan("quick"), "cnp-omniglot-20w1s"), "quick", "cpu")
 
 
 def test_every_column_and_method_is_in_the_papers_table():

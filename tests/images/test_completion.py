@@ -200,7 +200,7 @@ def test_the_plans_are_the_papers_and_share_their_runs(tmp_path):
 
 def test_faces_stay_out_of_the_results(monkeypatch, models, tmp_path):
     images = np.random.default_rng(1).integers(0, 256, (2, 12, 12, 3), dtype=np.uint8)
-    monkeypatch.setattr(figure4, "_test_images", lambda name: images)
+    monkeypatch.setattr(figure4, "shown_test_images", lambda name: images)
     monkeypatch.setattr(figure4, "_models", lambda folders, name: models)
     data = figure4.collect({})
     assert [grid["title"].split()[0] for grid in data["grids"]] == ["mnist", "omniglot"]

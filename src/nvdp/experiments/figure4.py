@@ -51,7 +51,7 @@ def collected(models: Mapping[str, Mapping[str, RegressionModel]]) -> dict[str, 
     """The same for models by label, by the set whose test images they complete."""
     grids, numbers = [], {}
     for name, by_label in models.items():
-        images = _test_images(name)
+        images = shown_test_images(name)
         sizes = context_sizes(images.shape[1] * images.shape[2])
         numbers[name] = {label: pixel_choice(model, images, sizes) for label, model in by_label.items()}
         if name not in PRIVATE:
@@ -91,7 +91,7 @@ def draw_private(folders: Mapping[str, Path]) -> Sequence[Path]:
     """Draw the figure of CelebA inside the folder of its NVDP run."""
     written: list[Path] = []
     for name in PRIVATE:
-        images = _test_images(name)
+        images = shown_test_images(name)
         sizes = context_sizes(images.shape[1] * images.shape[2])
         grid = context_grid(_models(folders, name), images[SHOWN_IMAGE], sizes, _title(name), SEED)
         written += figure_pictures([grid], folders[f"nvdp-{name}"] / "figure4.png")
@@ -114,7 +114,8 @@ def _models(folders: Mapping[str, Path], name: str) -> dict[str, RegressionModel
     return {model.upper(): load_run(folders[f"{model}-{TRAINED_ON[name]}"])[1] for model in MODELS}
 
 
-def _test_images(name: str) -> UInt8[np.ndarray, "image row column channel"]:
+def shown_test_images(name: str) -> UInt8[np.ndarray, "image row column channel"]:
+    """The test images of a set that the figure is about."""
     images = PublicImages(name).split("test")
     order = torch.randperm(len(images), generator=derived_generator(SEED, "figure4", name))
     return images[order[:SCORED_IMAGES].numpy()]

@@ -141,9 +141,9 @@ def paper_length_in_words(results: Results) -> str:
     counted = ", ".join(f"{count:,}" for count in own)
     return (
         f"A curve a − b · steps^(−c) through the runs of `nvdp` with {counted} steps gives an LL of {value:.2f} ± "
-        f"{deviation:.2f} after the paper's {PAPER_STEPS:,} steps, where the paper has {_paper():.2f}. ± is from the "
-        f"spread of {error:.3f} over {len(seeds)} seeds with {FEWEST_STEPS:,} steps; it leaves out the error of the "
-        f"curve's form ({len(own)} points for three parameters)."
+        f"{deviation:.2f} after the paper's {PAPER_STEPS:,} steps, where the paper has {_paper():.2f}. The ± comes "
+        f"from the spread of {error:.3f} over {len(seeds)} seeds with {FEWEST_STEPS:,} steps. The curve's form is a "
+        f"guess: {len(own)} points have to give three parameters."
     )
 
 

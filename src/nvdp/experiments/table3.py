@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nvdp.data.features import extractor_folder
+from nvdp.errors import InputError
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.training.config import PretrainConfig, RunConfig
 from nvdp.training.presets import preset_config, pretrain_config
@@ -154,9 +155,10 @@ def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
 
 
 def _prepare_extractor(task: str, budget: str, device: str) -> None:
-    """Pretrain one extractor, unless it exists."""
-    folder = extractor_folder(extractor_name(task, budget))
-    config = PretrainConfig.load(folder / CONFIG) if (folder / CONFIG).exists() else extractor_config(task, budget)
+    """Pretrain one extractor, unless it exists; one of another recipe is refused."""
+    folder, config = extractor_folder(extractor_name(task, budget)), extractor_config(task, budget)
+    if (folder / CONFIG).exists() and PretrainConfig.load(folder / CONFIG) != config:
+        raise InputError(f"{folder} holds an extractor of another recipe; move it and its results away to train anew")
     progress = not (folder / EXTRACTOR).exists()
     stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
     if stopped is not None:
