@@ -15,7 +15,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.queue import run_queue, selected
 from nvdp.experiments.report import results_page
 from nvdp.experiments.results import paper_numbers, read_result, result_path
-from nvdp.experiments.table3 import METHODS, PAPER_RATES, SETTINGS, extractor_config, plan, regimes_of, run_name
+from nvdp.experiments.table3 import METHODS, PAPER_RATES, SETTINGS, extractors_of, plan, regimes_of, run_name
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
 
@@ -31,23 +31,23 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
             rates, paper = run.config.model.rates, run.name.startswith(PAPER_RATES)
             assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "contrast"))
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
-        assert run.config.model.extractor.features == 256
+        assert run.config.model.extractor.features == (512 if shape.regime == "features" else 256)
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
     assert {regimes_of(setting, "paper") for setting in SETTINGS} == {("end-to-end",)}
     assert len(plan("paper")) == 48
     extractors = {run.config.episodes.features for run in runs}
-    assert extractors == {None, "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"}
-    assert extractor_config("miniimagenet", "cpu").flips
+    omniglot, mini = "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"
+    assert extractors == {None, f"{omniglot},{omniglot}-1", f"{mini},{mini}-1"}
+    recipes = list(extractors_of("miniimagenet", "cpu").values())
+    assert [(one.flips, one.views, one.seed) for one in recipes] == [(True, "mirrored", 0), (True, "mirrored", 1)]
 
 
 def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
     made = []
-    monkeypatch.setattr(table3, "_prepare_extractor", lambda task, budget, device: made.append(task))
-    for only, expected in (
-        ("omniglot-20w", ["omniglot-fewshot"]),
-        ("end-to-end", []),
-        (None, ["omniglot-fewshot", "miniimagenet"]),
-    ):
+    monkeypatch.setattr(table3, "_prepare_extractor", lambda name, config, device: made.append((name, config.seed)))
+    omniglot = [("table3-omniglot-fewshot-cpu", 0), ("table3-omniglot-fewshot-cpu-1", 1)]
+    mini = [("table3-miniimagenet-cpu", 0), ("table3-miniimagenet-cpu-1", 1)]
+    for only, expected in (("omniglot-20w", omniglot), ("end-to-end", []), (None, omniglot + mini)):
         made.clear()
         table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")
         assert made == expected
@@ -57,7 +57,8 @@ def test_an_extractor_of_another_recipe_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("NVDP_CACHE", str(tmp_path))
     folder = tmp_path / "extractors" / "table3-omniglot-fewshot-quick"
     folder.mkdir(parents=True)
-    other = replace(extractor_config("omniglot-fewshot", "quick"), optimizer="sgd")
+    (recipe,) = extractors_of("omniglot-fewshot", "quick").values()
+    other = replace(recipe, optimizer="sgd")
     (folder / "config.json").write_text(other.to_json())
     with pytest.raises(InputError, match="holds an extractor of another recipe"):
         table3.prepare(selected(plan("quick"), "cnp-omniglot-20w1s"), "quick", "cpu")
@@ -84,8 +85,8 @@ def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path
     other = {"transductive": {"accuracy": 0.98, "interval95": 0.003}}
     rows = [
         result("nvdp", omniglot, "end-to-end", 0.97) | other,
-        result("nvdp", omniglot, "features", 0.91, extractor=extractor),
-        result("maml", mini, "features", 0.6, extractor=extractor),
+        result("nvdp", omniglot, "features", 0.91, extractors=[extractor]),
+        result("maml", mini, "features", 0.6, extractors=[extractor]),
     ]
     (tmp_path / "table3").mkdir()
     for row in rows:

@@ -106,8 +106,13 @@ def train(
         int | None, typer.Option(rich_help_panel=FEWSHOT, help="Query images of a class. (default: the preset's)")
     ] = None,
     features: Annotated[
-        Path | None,
-        typer.Option(rich_help_panel=FEWSHOT, help="Train on the features that `nvdp pretrain` left in this folder."),
+        str | None,
+        typer.Option(
+            rich_help_panel=FEWSHOT,
+            metavar="<path>",
+            help="Train on the features that `nvdp pretrain` left in this folder; of several with commas between them, "
+            "side by side.",
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -228,13 +233,15 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _episode_settings(
-    task: str, way: int | None, shot: int | None, queries: int | None, features: Path | None
+    task: str, way: int | None, shot: int | None, queries: int | None, features: str | None
 ) -> dict[str, Any]:
     """What `nvdp train` was told about episodes; refused for a task that has none."""
     from nvdp.data.episodes import FEWSHOT_TASKS
+    from nvdp.data.features import extractor_names
 
-    place = None if features is None else str(features.resolve() if features.is_dir() else features)
-    settings = given({"way": way, "shot": shot, "queries": queries, "features": place})
+    names = [] if features is None else [Path(name) for name in extractor_names(features)]
+    places = ",".join(str(name.resolve() if name.is_dir() else name) for name in names) or None
+    settings = given({"way": way, "shot": shot, "queries": queries, "features": places})
     if settings and task not in FEWSHOT_TASKS:
         raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
     return settings

@@ -1,12 +1,14 @@
 """Features of all images of a set, computed once by a pretrained extractor and kept beside it.
 
 An extractor's folder (``nvdp pretrain``) holds features/SPLIT.npy: a row for each image, sorted by class, rotated
-classes last. An episode of features has the same images as an episode of images.
+classes last. An episode of features has the same images as an episode of images. Features of several extractors stand
+side by side.
 """
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool, ClassSource, cached_array, read_cached
 from nvdp.data.image_files import SPLITS, check_split
@@ -27,17 +30,45 @@ MOST_NUMBERS = 1 << 21  # of the images that pass an extractor together
 Extract = Callable[[Float[Tensor, "image vector"]], Float[Tensor, "image feature"]]
 
 
-def extractor_folder(features: str) -> Path:
+def extractor_folder(name: str) -> Path:
     """The folder of an extractor: a folder as it is, or the name of one in the user's cache."""
-    return Path(features) if Path(features).is_dir() else cache_folder() / "extractors" / features
+    return Path(name) if Path(name).is_dir() else cache_folder() / "extractors" / name
+
+
+def extractor_names(features: str) -> list[str]:
+    """The folders of extractors, or their names in the cache, which are given with commas between them.
+
+    >>> extractor_names("first, second")
+    ['first', 'second']
+    """
+    names = [features] if Path(features).is_dir() else [name.strip() for name in features.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"features of '{features}'; expected folders of different extractors with commas between them")
+    return names
+
+
+def extractor_folders(features: str) -> list[Path]:
+    """The folders of the extractors that features come from."""
+    return [extractor_folder(name) for name in extractor_names(features)]
+
+
+def side_by_side(parts: Sequence[Float[Tensor, "image _"]]) -> Float[Tensor, "image feature"]:
+    """The features of several extractors as one vector, all with the same mean square; those of one as they are.
+
+    >>> side_by_side([torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.1]])]).square().view(2, 2).mean(-1)
+    tensor([1., 1.])
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([math.sqrt(part.shape[-1]) * F.normalize(part, dim=-1) for part in parts], dim=-1)
 
 
 @dataclass(frozen=True)
 class CachedFeatures:
-    """The classes of a source as its extractor's features; `folder` is a folder or a name in the cache."""
+    """The classes of a source as the features of extractors: folders or names in the cache, with commas between."""
 
     source: ClassSource
-    folder: str
+    extractors: str
 
     @property
     def name(self) -> str:
@@ -57,12 +88,14 @@ class CachedFeatures:
     @property
     def features(self) -> int:
         """Numbers of a feature vector."""
-        return int(_described(extractor_folder(self.folder), self.name)["features"])
+        folders = extractor_folders(self.extractors)
+        return sum(int(_described(folder, self.name)["features"]) for folder in folders)
 
     def split(self, name: str) -> ClassPool:
-        """The features of a split, mapped."""
+        """The features of a split; those of one extractor are mapped."""
         check_split(name)
-        return _pool(extractor_folder(self.folder), self.name, name)
+        folders = extractor_folders(self.extractors)
+        return _pool(folders[0], self.name, name) if len(folders) == 1 else _joint_pool((*folders,), self.name, name)
 
 
 def _described(folder: Path, task: str) -> dict[str, Any]:
@@ -77,6 +110,17 @@ def _described(folder: Path, task: str) -> dict[str, Any]:
     if made_for != task:
         raise InputError(f"{folder} holds features of {made_for}; the task is {task}")
     return described
+
+
+@cache
+def _joint_pool(folders: tuple[Path, ...], task: str, split: str) -> ClassPool:
+    pools = [_pool(folder, task, split) for folder in folders]
+    for folder, pool in zip(folders, pools, strict=True):
+        if not np.array_equal(pool.counts, pools[0].counts) or pool.names != pools[0].names:
+            raise InputError(
+                f"{folder} has other {split} classes than {folders[0]}; expected features of the same images"
+            )
+    return replace(pools[0], points=side_by_side([torch.tensor(pool.points) for pool in pools]).numpy())
 
 
 @cache

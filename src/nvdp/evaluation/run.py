@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.data.episodes import PUBLIC_CLASS_SETS, EpisodeConfig
-from nvdp.data.features import extractor_folder
+from nvdp.data.features import extractor_folders
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
@@ -181,7 +181,8 @@ def _episodes(
         "transductive": images and classifier.statistics == "batch",
     }
     if episodes.features is not None:
-        facts["extractor"] = load_tensors(extractor_folder(episodes.features) / EXTRACTOR)[1]
+        folders = extractor_folders(episodes.features)
+        facts["extractors"] = [load_tensors(folder / EXTRACTOR)[1] for folder in folders]
     return _Plan(task_source(config.task, config.data, split, episodes), facts)
 
 

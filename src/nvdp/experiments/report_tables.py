@@ -225,16 +225,19 @@ def fewshot_tables(results: Results) -> str:
             blocks += [f"### {setting.paper}, {title}", _fewshot_table(rows, setting)]
             if missing := [f"`{name}`" for name in rows_of(regime) if name not in rows]:
                 blocks.append(f"Not run: {', '.join(missing)}.")
-            extractors = [row["evaluation"].get("extractor") for row in rows.values()]
-            if any(extractor != extractors[0] for extractor in extractors):
+            extractors = [row["evaluation"].get("extractors") for row in rows.values()]
+            if any(row != extractors[0] for row in extractors):
                 raise InputError(f"rows of {setting.paper} have features of different extractors; run them all again")
-            if extractor := extractors[0]:
-                blocks.append(
-                    f"Pretraining the extractor took {extractor['steps']:,} more steps and {extractor['seconds']:,.0f} "
-                    "more seconds. Its nearest class mean, 5-way 1-shot on validation classes, has an accuracy of "
-                    f"{100 * extractor['nearest_mean_accuracy']:.1f}."
-                )
+            blocks += [_pretraining(number, one) for number, one in enumerate(extractors[0] or [], 1)]
     return "\n\n".join(blocks)
+
+
+def _pretraining(number: int, extractor: dict[str, float]) -> str:
+    return (
+        f"Pretraining extractor {number} took {extractor['steps']:,} more steps and {extractor['seconds']:,.0f} more "
+        "seconds. Its nearest class mean, 5-way 1-shot on validation classes, has an accuracy of "
+        f"{100 * extractor['nearest_mean_accuracy']:.1f}."
+    )
 
 
 def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:

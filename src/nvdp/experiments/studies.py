@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvdp.experiments.plan import TUNING_SEED, USUAL_BOUND, Experiment, PlannedRun, changed, paper_architecture
-from nvdp.experiments.table3 import extractor_name
+from nvdp.experiments.table3 import extractors_of
 from nvdp.experiments.table3 import prepare as prepare_extractors
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
@@ -251,10 +251,10 @@ FEWSHOT_RIVALS = ("protonet", "versa", "cnp")
 
 
 def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
-    """NVDP's classifier, one change at a time, and other methods, all on the features of table 3's extractor."""
+    """NVDP's classifier, one change at a time, and other methods, all on the features of table 3's extractors."""
     steps = {"quick": 20, "cpu": 300, "paper": 50_000}[budget]
     episodes = {"quick": 20, "cpu": 600, "paper": 600}[budget]
-    features = None if budget == "paper" else extractor_name(FEWSHOT_TASK, budget)
+    features = None if budget == "paper" else ",".join(extractors_of(FEWSHOT_TASK, budget))
 
     def config(model: str, **changes: Any) -> RunConfig:
         preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4}

@@ -11,19 +11,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.data.class_pools import image_vectors
-from nvdp.data.features import Extract, extractor_folder
+from nvdp.data.features import Extract, extractor_folders
 from nvdp.data.image_files import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.training.config import PretrainConfig
-from nvdp.training.pretrain import load_extractor
+from nvdp.training.pretrain import load_extractors
 from nvdp.training.run_folder import CONFIG, load_any_run
 
 
 @dataclass(frozen=True)
 class PictureClassifier:
-    """A trained few-shot classifier and how it takes pictures: their size, their channels, perhaps an extractor."""
+    """A trained few-shot classifier and how it takes pictures: their size, their channels, perhaps extractors."""
 
     model: Any  # a `Classifier`
     size: int
@@ -33,18 +33,19 @@ class PictureClassifier:
 
     @classmethod
     def load(cls, run: Path, invert: bool = False) -> "PictureClassifier":
-        """The classifier of a run; one that was trained on features brings the extractor they came from."""
+        """The classifier of a run; one that was trained on features brings the extractors they came from."""
         config, model, _ = load_any_run(run)
         if config.episodes is None:
             raise InputError(f"{run} was trained on {config.task}; nvdp classify needs a few-shot classifier")
         if config.episodes.features is None:
             extractor = model.config.extractor
             return cls(model, extractor.size, extractor.channels, None, invert)
-        folder = extractor_folder(config.episodes.features)
-        if not folder.is_dir():
-            raise InputError(f"{run} was trained on the features of {folder}, which is not there")
-        pretrained = PretrainConfig.load(folder / CONFIG)
-        return cls(model, pretrained.size, pretrained.channels, load_extractor(folder, "cpu")[0], invert)
+        folders = extractor_folders(config.episodes.features)
+        for folder in folders:
+            if not folder.is_dir():
+                raise InputError(f"{run} was trained on the features of {folder}, which is not there")
+        pretrained = PretrainConfig.load(folders[0] / CONFIG)
+        return cls(model, pretrained.size, pretrained.channels, load_extractors(folders, "cpu"), invert)
 
     @torch.no_grad()
     def classify(

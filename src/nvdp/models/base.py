@@ -283,7 +283,8 @@ class FeatureClassifier(Classifier):
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         part = config.extractor
-        self.extractor = None if part.name == "none" else ConvExtractor(part.name, part.channels, part.last_relu)
+        shape = part.name, part.channels, part.last_relu, part.views
+        self.extractor = None if part.name == "none" else ConvExtractor(*shape)
 
     def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
         """Features of every point; with statistics of the batch, outside training, each task is a batch."""

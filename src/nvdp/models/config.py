@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.nn.encoders import SET_ENCODERS
-from nvdp.nn.extractors import EXTRACTORS
+from nvdp.nn.extractors import EXTRACTORS, VIEWS
 from nvdp.nn.mlp import InputScale
 
 MAX_FOURIER = 64
@@ -302,12 +302,14 @@ class ExtractorConfig(Part):
     normalise: bool = True  # features given as x are brought to mean 0 and deviation 1, each vector by itself
     last_relu: bool = True  # of the convolutions
     normalise_own: bool = False  # the same as `normalise` for features of the model's own convolutions
+    views: str = "image"  # whose features are averaged outside training: the image, moved copies, mirrored too
     statistics: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes("extractor", "channels", "size", "features")
         self._check_choice("extractor", "name", (*EXTRACTORS, "none"))
         self._check_choice("extractor", "statistics", STATISTICS)
+        self._check_choice("extractor", "views", VIEWS)
         if self.name != "none" and self.features != (given := EXTRACTORS[self.name].features(self.size)):
             raise InputError(
                 f"model setting 'extractor.features' is {self.features}; {self.name} gives {given} for images of "

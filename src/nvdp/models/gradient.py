@@ -27,10 +27,10 @@ class GradientModel(Classifier):
     def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
         images = config.extractor
-        if not images.last_relu or images.normalise_own:
+        if not images.last_relu or images.normalise_own or images.views != "image":
             raise InputError(
-                f"{config.name} has the paper's convolutions; expected 'extractor.last_relu' true and "
-                "'extractor.normalise_own' false"
+                f"{config.name} has the paper's convolutions; expected 'extractor.last_relu' true, "
+                "'extractor.normalise_own' false and 'extractor.views' image"
             )
         self.network = TaskNetwork(
             images.name,

@@ -27,6 +27,8 @@ from nvdp.randomness import standard_normal
 
 CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
+VIEWS = ("image", "moved", "mirrored")
+MOVE = 20  # views are moved by the size of an image over this number
 
 
 @dataclass(frozen=True)
@@ -191,20 +193,40 @@ class ConvBlock(nn.Module):
         return result
 
 
+def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
+    """The views of images whose features are averaged: as they are, moved to four sides, and mirrored too.
+
+    What comes in with a move repeats the edge.
+
+    >>> [len(image_views(torch.zeros(2, 1, 28, 28), views)) for views in VIEWS]
+    [1, 5, 6]
+    """
+    if views == "image":
+        return [images]
+    size = images.shape[-1]
+    far = max(1, size // MOVE)
+    padded = F.pad(images, (far,) * 4, mode="replicate")
+    corners = [(row, column) for row in (0, 2 * far) for column in (0, 2 * far)]
+    moved = [padded[..., row : row + size, column : column + size] for row, column in corners]
+    return [images, *moved, *([images.flip(-1)] if views == "mirrored" else [])]
+
+
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 
     Without `last_relu` features have both signs, so cosine similarities use the whole sphere (Gidaris and Komodakis
-    2018).
+    2018). Outside training an image's features are the mean over its `views`.
 
     >>> extractor = ConvExtractor("conv4", 1).eval()
     >>> extractor(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 256])
     """
 
-    def __init__(self, name: str, channels: int, last_relu: bool = True) -> None:
+    def __init__(self, name: str, channels: int, last_relu: bool = True, views: str = "image") -> None:
         super().__init__()
-        self.shape = extractor_shape(name)
+        if views not in VIEWS:
+            raise unknown_name("views of an image", views, VIEWS)
+        self.shape, self.views = extractor_shape(name), views
         last = self.shape.blocks - 1
         self.blocks = nn.ModuleList(
             ConvBlock(CHANNELS if index else self.shape.inputs(channels), relu=last_relu or index < last)
@@ -216,6 +238,12 @@ class ConvExtractor(nn.Module):
     ) -> Float[Tensor, "image feature"]:
         """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
+        if self.training or self.views == "image":
+            return self._features(images, statistics)
+        views = image_views(images, self.views)
+        return torch.stack([self._features(view, statistics) for view in views]).mean(0)
+
+    def _features(self, images: Tensor, statistics: str) -> Float[Tensor, "image feature"]:
         maps = self.shape.patched(images)
         for index, block in enumerate(self.blocks):
             maps = block(maps, statistics, self.shape.keep_odd, self.shape.window(index))

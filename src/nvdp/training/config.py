@@ -15,7 +15,7 @@ from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
-from nvdp.nn.extractors import EXTRACTORS
+from nvdp.nn.extractors import EXTRACTORS, VIEWS
 from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2
@@ -143,6 +143,7 @@ class PretrainConfig:
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
+    views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored too (mirrored)
     precision: str = "32-true"  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -160,6 +161,7 @@ class PretrainConfig:
             ("objective of pretraining", self.objective, PRETRAIN_OBJECTIVES),
             ("optimizer", self.optimizer, PRETRAIN_OPTIMIZERS),
             ("head", self.head, HEADS),
+            ("views of an image", self.views, VIEWS),
             ("precision", self.precision, PRECISIONS),
         ):
             if name not in known:

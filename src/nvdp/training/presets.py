@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
+from nvdp.data.features import extractor_folders
 from nvdp.data.gp import MaternTNPTasks, TNPTasks
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
@@ -307,7 +308,8 @@ def preset_config(
         way: Of few-shot tasks: classes of an episode.
         shot: Of few-shot tasks: support images of a class.
         queries: Of few-shot tasks: images of a class to classify; None for the preset's number.
-        features: Of few-shot tasks: a pretrained extractor whose cached features replace the images.
+        features: Of few-shot tasks: a pretrained extractor, or several with commas between, whose cached features
+            replace the images.
         architecture: Settings of the model by dotted name.
         changes: Settings of the run.
 
@@ -409,7 +411,7 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
     name = "conv5" if source.size >= CONV5_SIZE else "conv4"
     width = EXTRACTORS[name].features(source.size)
     if features is not None:
-        return {"extractor.name": "none", "extractor.features": width}
+        return {"extractor.name": "none", "extractor.features": width * len(extractor_folders(features))}
     return {
         "extractor.name": name,
         "extractor.channels": source.channels,
@@ -428,5 +430,6 @@ def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> Pr
     extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
     settings: dict[str, Any] = {"batch": 64 if extractor == "conv5-patches" else 128}
     settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
-    settings |= PRETRAINING.get(task, {})
-    return PretrainConfig(task, extractor, source.channels, source.size, data, **(settings | changes))
+    settings |= PRETRAINING.get(task, {}) | changes
+    settings = {"views": "mirrored" if settings.get("flips") else "moved"} | settings
+    return PretrainConfig(task, extractor, source.channels, source.size, data, **settings)

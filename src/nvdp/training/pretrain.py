@@ -1,7 +1,7 @@
 """Pretraining: a feature extractor learns from the training classes; few-shot models then use its features."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
-from nvdp.data.features import Extract, extractor_folder, images_at_once, write_features
+from nvdp.data.features import Extract, extractor_folders, images_at_once, side_by_side, write_features
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.prototypes import MetricModel
@@ -73,7 +73,7 @@ class PretrainedClassifier(nn.Module):
     def __init__(self, config: PretrainConfig, classes: int) -> None:
         super().__init__()
         self.config = config
-        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu)
+        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu, config.views)
         self.head = (
             EpisodeHead(config.per_class)
             if config.objective == "episodes"
@@ -126,6 +126,12 @@ def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
     return evaluated(model.requires_grad_(False).to(chosen_device(device))), digest
 
 
+def load_extractors(folders: Sequence[Path], device: str = "auto") -> Extract:
+    """Pretrained extractors as one function of images: their features stand side by side."""
+    extract = [load_extractor(folder, device)[0] for folder in folders]
+    return lambda vectors: side_by_side([one(vectors) for one in extract])
+
+
 def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
     config = PretrainConfig.load(folder / CONFIG)
     if not (folder / EXTRACTOR).exists():
@@ -137,7 +143,7 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise InputError(f"{folder / EXTRACTOR} does not fit its configuration: {reason}") from None
-    return config, model, checksum(tensors, "extractor")
+    return config, model, checksum(tensors, "extractor" if config.views == "image" else f"extractor {config.views}")
 
 
 def join_extractor(run: Path, out: Path) -> None:
@@ -154,9 +160,13 @@ def join_extractor(run: Path, out: Path) -> None:
         raise InputError(f"{run} was trained on images, so it has its extractor already; expected a run on features")
     if not isinstance(model, FeatureClassifier) or isinstance(model, MetricModel):
         raise InputError(f"{run} holds a {config.model.name}, which cannot be joined; expected nvdp, versa or cnp")
-    pretrained, extractor, _ = _load(extractor_folder(config.episodes.features))
+    folders = extractor_folders(config.episodes.features)
+    if len(folders) > 1:
+        raise InputError(f"{run} was trained on features of {len(folders)} extractors; joining takes one")
+    pretrained, extractor, _ = _load(folders[0])
     own = {"name": pretrained.extractor, "channels": pretrained.channels, "size": pretrained.size}
-    own |= {"last_relu": pretrained.last_relu, "normalise_own": config.model.flat()["extractor.normalise"]}
+    own |= {"last_relu": pretrained.last_relu, "views": pretrained.views}
+    own |= {"normalise_own": config.model.flat()["extractor.normalise"]}
     whole = replace(
         config,
         model=config.model.updated({f"extractor.{name}": value for name, value in own.items()}),
