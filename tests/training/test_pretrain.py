@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torch.nn import functional as F
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data import features as feature_cache
@@ -15,6 +17,7 @@ from nvdp.data.episodes import EpisodeConfig, class_source
 from nvdp.data.features import CachedFeatures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
+from nvdp.images.classify import PictureClassifier
 from nvdp.models.registry import build_model
 from nvdp.training.config import PretrainConfig
 from nvdp.training.presets import preset_config, pretrain_config
@@ -88,6 +91,49 @@ def test_cached_features_are_the_extractors_and_are_made_again_when_damaged(fold
         cached.split("test")
     pretrain(made, tmp_path / "out", resume=True, **QUIET)
     assert path.read_bytes() == whole
+
+
+def test_features_are_means_over_views_and_follow_a_change_of_them(folder, tmp_path):
+    pretrain(config(folder, views="image"), tmp_path / "out", **QUIET)
+    extract, _ = load_extractor(tmp_path / "out", "cpu")
+    with_views = config(folder)
+    assert with_views.views == "moved"
+    pretrain(with_views, tmp_path / "views", **QUIET)
+    one, other = (load_file(tmp_path / name / EXTRACTOR) for name in ("out", "views"))
+    assert all(torch.equal(one[name], other[name]) for name in one)  # training does not see them
+    (tmp_path / "out" / "config.json").write_text(with_views.to_json())
+    pretrain(with_views, tmp_path / "out", resume=True, **QUIET)
+    source, places = class_source(with_views.task, with_views.data), np.arange(18)
+    vectors = source.split("test").vectors(np.array(0), places)
+    images = F.pad(vectors.view(-1, 1, 16, 16), (1, 1, 1, 1), mode="replicate")
+    corners = [(1, 1), (0, 0), (0, 2), (2, 0), (2, 2)]
+    expected = sum(extract(images[:, :, r : r + 16, c : c + 16].flatten(1)) for r, c in corners) / 5
+    made = CachedFeatures(source, str(tmp_path / "out")).split("test").vectors(np.array(0), places)
+    assert torch.allclose(made, expected, atol=1e-5)
+
+
+def test_features_of_two_extractors_stand_side_by_side(folder, tmp_path):
+    names = [str(tmp_path / name) for name in ("first", "second")]
+    for seed, name in enumerate(names):
+        pretrain(config(folder, seed=seed), Path(name), **QUIET)
+    made = config(folder)
+    source, places = class_source(made.task, made.data), np.arange(18)
+    both = CachedFeatures(source, ",".join(names))
+    assert both.features == both.split("test").features == 128
+    given = both.split("validation").vectors(np.array(1), places)
+    parts = [CachedFeatures(source, name).split("validation").vectors(np.array(1), places) for name in names]
+    assert torch.allclose(given, torch.cat([8 * F.normalize(part, dim=-1) for part in parts], dim=-1), atol=1e-5)
+    shape = {"way": 3, "shot": 2, "queries": 4, "data": made.data, "features": ",".join(names)}
+    on_both = preset_config(made.task, "nvdp", "quick", steps=2, warmup_steps=0, **shape)
+    start_run(tmp_path / "run", on_both, resume=False)
+    save_model(tmp_path / "run", build_model(on_both.model).eval(), 2)
+    images = source.split("validation").vectors(np.array(1), places)
+    assert torch.allclose(PictureClassifier.load(tmp_path / "run").inputs(images), given, atol=1e-4)
+    with pytest.raises(InputError, match="features of 2 extractors; joining takes one"):
+        join_extractor(tmp_path / "run", tmp_path / "whole")
+    for wrong in (f"{names[0]},{names[0]}", f"{names[0]},"):
+        with pytest.raises(InputError, match="expected folders of different extractors"):
+            CachedFeatures(source, wrong).split("test")
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(folder, tmp_path):

@@ -214,7 +214,10 @@ def config_digest(config: TrainingConfig) -> str:
     >>> config_digest(RunConfig()) == config_digest(RunConfig(seed=1))
     False
     """
-    return hashlib.sha256(json.dumps(_differing(config), sort_keys=True).encode()).hexdigest()[:16]
+    differing = _differing(config)
+    if isinstance(config, PretrainConfig):
+        differing.pop("views", None)  # matters for features alone, which are made after training
+    return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_training(config: Any, *counts: str) -> None:
