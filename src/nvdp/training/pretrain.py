@@ -324,19 +324,27 @@ def pretrain(
     if config.objective == "episodes" and fewest < config.per_class:
         raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
     start_run(folder, config, resume)
-    model = build_classifier(config, images.pool.classes)
-    with only_process(folder), Prefetch(images.batch, config.steps) as batches:
-        trainer = _trainer(config, model, batches.take, chosen_device(device))
-        title = f"{config.extractor} on {config.task}"
-        outcome = train_in_folder(trainer, folder, resume, progress, title)
-        for note in outcome.notes:
-            said(f"note: {note}")
-        if outcome.stopped_by is not None:
-            return outcome.stopped_by
-        _save(config, folder, model, validation, outcome, said)
+    with only_process(folder):
+        if not (folder / EXTRACTOR).exists():
+            outcome, model = _trained(config, folder, images, resume, device, progress)
+            for note in outcome.notes:
+                said(f"note: {note}")
+            if outcome.stopped_by is not None:
+                return outcome.stopped_by
+            _save(config, folder, model, validation, outcome, said)
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
+
+
+def _trained(
+    config: PretrainConfig, folder: Path, images: TrainingImages, resume: bool, device: str, progress: bool
+) -> tuple[Outcome, PretrainedClassifier]:
+    """The classifier after its training, or after what a signal left of it."""
+    model = build_classifier(config, images.pool.classes)
+    with Prefetch(images.batch, config.steps) as batches:
+        trainer = _trainer(config, model, batches.take, chosen_device(device))
+        return train_in_folder(trainer, folder, resume, progress, f"{config.extractor} on {config.task}"), model
 
 
 def _trainer(
