@@ -18,7 +18,8 @@ from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet, TaskBatch
 from nvdp.training.checkpoint import Checkpoint, save_checkpoint
 from nvdp.training.config import RunConfig, config_digest
-from nvdp.training.presets import preset_config, pretrain_config
+from nvdp.training.presets import preset_config
+from nvdp.training.pretrain import pretrain_config
 from nvdp.training.run_folder import only_process, save_model
 from nvdp.units import Units
 

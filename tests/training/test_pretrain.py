@@ -20,20 +20,19 @@ from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.models.registry import build_model
 from nvdp.training.config import PretrainConfig
-from nvdp.training.presets import preset_config, pretrain_config
+from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import (
     EXTRACTOR,
     ClassificationStep,
-    TrainingImages,
     build_classifier,
     join_extractor,
     load_extractor,
     nearest_mean_accuracy,
     pretrain,
-    shifted,
+    pretrain_config,
     timed,
-    warped,
 )
+from nvdp.training.pretraining_images import TrainingImages, shifted, warped
 from nvdp.training.run_folder import load_any_run, save_model, start_run
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}

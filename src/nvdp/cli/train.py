@@ -312,9 +312,8 @@ def pretrain(
     from nvdp.data.source import DataConfig
     from nvdp.system import use_threads
     from nvdp.training.config import PretrainConfig
-    from nvdp.training.presets import pretrain_config
     from nvdp.training.pretrain import pretrain as run_pretraining
-    from nvdp.training.pretrain import timed
+    from nvdp.training.pretrain import pretrain_config, timed
     from nvdp.training.run_folder import CONFIG
 
     use_data_folder(data_dir)

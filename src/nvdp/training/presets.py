@@ -19,7 +19,7 @@ from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
-from nvdp.training.config import PretrainConfig, RunConfig
+from nvdp.training.config import RunConfig
 
 Settings = Mapping[str, Any]
 # quick and cpu: our own recipe. paper: as printed. tuned: the paper's network, steps and learning rate, with our weight
@@ -32,17 +32,6 @@ EPOCHS, TASKS_PER_STEP = 300, 16  # of the paper
 SMALL, MEDIUM = 200, 2_000  # tasks of a table from which on a model is made wider
 CONV5_SIZE = 64  # from this size on, images get five blocks
 
-PRETRAINING: dict[str, dict[str, Any]] = {
-    "miniimagenet": {"flips": True, "shifts": 8},
-    # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
-    "omniglot-fewshot": {
-        "objective": "episodes",
-        "per_class": 2,
-        "batch": 256,
-        "learning_rate": 0.02,
-        "warps": 0.2,
-    },
-}
 TOY: dict[str, Any] = {
     "decoder.width": 12,
     "decoder.layers": 2,
@@ -418,18 +407,3 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
         "extractor.size": source.size,
         "extractor.features": width,
     }
-
-
-def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
-    """The usual configuration of pretraining for a task, with some settings changed.
-
-    >>> pretrain_config("omniglot-fewshot").extractor, pretrain_config("miniimagenet").flips
-    ('conv4', True)
-    """
-    source = class_source(task, data)
-    extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
-    settings: dict[str, Any] = {"batch": 64 if extractor == "conv5-patches" else 128}
-    settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
-    settings |= PRETRAINING.get(task, {}) | changes
-    settings = {"views": "mirrored" if settings.get("flips") else "moved"} | settings
-    return PretrainConfig(task, extractor, source.channels, source.size, data, **settings)

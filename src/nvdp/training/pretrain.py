@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
 from nvdp.data.features import Extract, extractor_folders, images_at_once, side_by_side, write_features
+from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.prototypes import MetricModel
@@ -27,13 +28,39 @@ from nvdp.training.config import PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
+from nvdp.training.presets import CONV5_SIZE
+from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.run_folder import CONFIG, load_any_run, only_process, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
-# Largest affine maps of a warp of 1: radians, shear, and moves in halves of an image; scales change by ±1.
-LARGEST_TURN, LARGEST_SHEAR, LARGEST_MOVE = 1.3, 1.5, 0.75
+PRETRAINING: dict[str, dict[str, Any]] = {
+    "miniimagenet": {"flips": True, "shifts": 8},
+    # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
+    "omniglot-fewshot": {
+        "objective": "episodes",
+        "per_class": 2,
+        "batch": 256,
+        "learning_rate": 0.02,
+        "warps": 0.2,
+    },
+}
 Scored = tuple[Float[Tensor, "scored class"], Int[Tensor, " scored"]]  # logits, and the right class of each row
+
+
+def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
+    """The usual configuration of pretraining for a task, with some settings changed.
+
+    >>> pretrain_config("omniglot-fewshot").extractor, pretrain_config("miniimagenet").flips
+    ('conv4', True)
+    """
+    source = class_source(task, data)
+    extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
+    settings: dict[str, Any] = {"batch": 64 if extractor == "conv5-patches" else 128}
+    settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
+    settings |= PRETRAINING.get(task, {}) | changes
+    settings.setdefault("views", "mirrored" if settings.get("flips") else "moved")
+    return PretrainConfig(task, extractor, source.channels, source.size, data, **settings)
 
 
 class ClassHead(nn.Module):
@@ -217,79 +244,6 @@ def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeCo
 
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
-Batch = tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]  # images as rows, and their classes
-
-
-def shifted(
-    images: Float[Tensor, "image channel row column"], most: int, generator: torch.Generator
-) -> Float[Tensor, "image channel row column"]:
-    """Images moved by up to `most` pixels on either axis; what comes in repeats the edge."""
-    size = images.shape[-1]
-    padded = F.pad(images, (most,) * 4, mode="replicate")
-    corners = torch.randint(2 * most + 1, (len(images), 2), generator=generator).tolist()
-    moved = [
-        part[:, row : row + size, column : column + size] for part, (row, column) in zip(padded, corners, strict=True)
-    ]
-    return torch.stack(moved)
-
-
-def warped(
-    images: Float[Tensor, "image channel row column"], most: float, generator: torch.Generator
-) -> Float[Tensor, "image channel row column"]:
-    """Images under affine maps of their own; what comes in is 0."""
-
-    def drawn(*shape: int) -> Tensor:
-        return most * (2 * torch.rand(len(images), *shape, generator=generator) - 1)
-
-    turn, scale, shear, move = LARGEST_TURN * drawn(), 1 + drawn(2), LARGEST_SHEAR * drawn(), LARGEST_MOVE * drawn(2)
-    rows = [
-        torch.stack([scale[:, 0] * turn.cos(), shear - turn.sin(), move[:, 0]], 1),
-        torch.stack([turn.sin(), scale[:, 1] * turn.cos(), move[:, 1]], 1),
-    ]
-    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
-
-
-@dataclass(frozen=True)
-class TrainingImages:
-    """All images of the training classes in an order that each epoch shuffles anew, or episodes of them."""
-
-    pool: ClassPool
-    config: PretrainConfig
-
-    def batch(self, step: int) -> Batch:
-        """The images and classes of a step, augmented; without episodes, no image comes twice in an epoch."""
-        vectors, classes = self._episode(step) if self.config.objective == "episodes" else self._plain(step)
-        config, generator = self.config, derived_generator(self.config.seed, "augmentation", step)
-        images = vectors.view(len(vectors), config.channels, config.size, config.size)
-        if config.flips:
-            flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
-            images = torch.where(flip[:, None, None, None], images.flip(-1), images)
-        if config.warps:
-            images = warped(images, config.warps, generator)
-        if config.shifts:
-            images = shifted(images, config.shifts, generator)
-        return images.flatten(1), classes
-
-    def _episode(self, step: int) -> Batch:
-        """Images of some classes, `per_class` of each one after another."""
-        config, pool = self.config, self.pool
-        random = np.random.default_rng(derived_seed(config.seed, "episode", step))
-        classes = random.choice(pool.classes, min(config.batch // config.per_class, pool.classes), replace=False)
-        counts = pool.class_counts[classes]
-        places = np.stack([random.choice(count, config.per_class, replace=False) for count in counts])
-        return pool.vectors(classes, places).flatten(0, 1), torch.from_numpy(np.repeat(classes, config.per_class))
-
-    def _plain(self, step: int) -> Batch:
-        counts = self.pool.class_counts
-        size = min(self.config.batch, int(counts.sum()))
-        epoch, place = divmod(step, int(counts.sum()) // size)
-        order = torch.randperm(int(counts.sum()), generator=derived_generator(self.config.seed, "epoch", epoch))
-        chosen = order[place * size : (place + 1) * size].numpy()
-        ends = np.cumsum(counts)
-        classes = np.searchsorted(ends, chosen, side="right")
-        vectors = self.pool.vectors(classes, (chosen - (ends - counts)[classes])[:, None])[:, 0]
-        return vectors, torch.from_numpy(classes)
 
 
 def pretrain(
