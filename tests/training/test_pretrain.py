@@ -135,6 +135,24 @@ def test_features_of_two_extractors_stand_side_by_side(folder, tmp_path):
             CachedFeatures(source, wrong).split("test")
 
 
+def test_a_run_on_features_refuses_another_extractor_in_the_place_of_its_own(folder, tmp_path):
+    pretrain(config(folder), tmp_path / "extractor", **QUIET)
+    made = config(folder)
+    shape = {"way": 3, "shot": 2, "queries": 4, "data": made.data, "features": str(tmp_path / "extractor")}
+    on_features = preset_config(made.task, "cnp", "quick", steps=2, warmup_steps=0, **shape)
+    start_run(tmp_path / "run", on_features, resume=False)
+    save_model(tmp_path / "run", build_model(on_features.model).eval(), 2)
+    load_any_run(tmp_path / "run")
+    (tmp_path / "extractor").rename(tmp_path / "kept")
+    load_any_run(tmp_path / "run")  # its weights are its own
+    pretrain(config(folder, seed=1), tmp_path / "extractor", **QUIET)
+    with pytest.raises(InputError, match="was trained on other features than"):
+        load_any_run(tmp_path / "run")
+    (tmp_path / "run" / "features.json").write_text("[1")
+    with pytest.raises(InputError, match=r"features\.json is damaged"):
+        load_any_run(tmp_path / "run")
+
+
 def test_an_interrupted_training_goes_on_bit_for_bit(folder, tmp_path):
     made = config(folder, flips=True)
     pretrain(made, tmp_path / "whole", **QUIET)

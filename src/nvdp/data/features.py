@@ -89,7 +89,7 @@ class CachedFeatures:
     def features(self) -> int:
         """Numbers of a feature vector."""
         folders = extractor_folders(self.extractors)
-        return sum(int(_described(folder, self.name)["features"]) for folder in folders)
+        return sum(int(described_features(folder, self.name)["features"]) for folder in folders)
 
     def split(self, name: str) -> ClassPool:
         """The features of a split; those of one extractor are mapped."""
@@ -98,7 +98,8 @@ class CachedFeatures:
         return _pool(folders[0], self.name, name) if len(folders) == 1 else _joint_pool((*folders,), self.name, name)
 
 
-def _described(folder: Path, task: str) -> dict[str, Any]:
+def described_features(folder: Path, task: str) -> dict[str, Any]:
+    """What an extractor's folder says about its features: their number, their classes and their origin."""
     path = folder / FOLDER / CLASSES
     try:
         described = json.loads(path.read_text())
@@ -125,7 +126,7 @@ def _joint_pool(folders: tuple[Path, ...], task: str, split: str) -> ClassPool:
 
 @cache
 def _pool(folder: Path, task: str, split: str) -> ClassPool:
-    described = _described(folder, task)
+    described = described_features(folder, task)
     part = described["splits"][split]
     shape = (sum(part["counts"]), int(described["features"]))
     points = read_cached(folder / FOLDER / f"{split}.npy", described["origin"], shape, "float32")

@@ -1,4 +1,4 @@
-"""The folder of a run: config.json, model.safetensors, log.csv and checkpoint/."""
+"""The folder of a run: config.json, model.safetensors, log.csv, checkpoint/ and, on features, features.json."""
 
 import csv
 import importlib.util
@@ -13,6 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from nvdp.data.features import described_features, extractor_folder, extractor_names
 from nvdp.errors import InputError
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
@@ -22,6 +23,7 @@ from nvdp.training.config import RunConfig, TrainingConfig
 
 MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
+FEATURES = "features.json"  # by extractor, what identified its features when the run began
 
 
 def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
@@ -43,6 +45,8 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
             changed = [f"{name} was {old.get(name)}, now {new.get(name)}" for name in names]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
         _check_checkpoints(folder, config)
+        if isinstance(config, RunConfig):
+            _check_features(folder, config)
         return
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out needs a folder")
@@ -54,7 +58,35 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
         raise InputError(f"cannot make {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write to {folder}: permission denied")
+    origins = _feature_origins(config) if isinstance(config, RunConfig) else {}
     write_new_text(existing, config.to_json())
+    if origins:
+        write_new_text(folder / FEATURES, json.dumps(origins, indent=2) + "\n")
+
+
+def _feature_origins(config: RunConfig) -> dict[str, str]:
+    """By extractor, what identifies the features that a run is trained on; nothing for other runs."""
+    if config.episodes is None or config.episodes.features is None:
+        return {}
+    names = extractor_names(config.episodes.features)
+    return {name: described_features(extractor_folder(name), config.task)["origin"] for name in names}
+
+
+def _check_features(folder: Path, config: RunConfig) -> None:
+    """Refuse a run whose extractor has been replaced since; one that is not there at all is missed where it is used."""
+    path = folder / FEATURES
+    if not path.exists():  # a run without features, or of an earlier version
+        return
+    try:
+        before = dict(json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is damaged ({error}); train the run again in another folder") from None
+    for name, origin in before.items():
+        place = extractor_folder(name)
+        if place.is_dir() and described_features(place, config.task)["origin"] != origin:
+            raise InputError(
+                f"{folder} was trained on other features than {place} holds now; bring those back, or train again"
+            )
 
 
 def _check_checkpoints(folder: Path, config: TrainingConfig) -> None:
@@ -123,6 +155,7 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
         Its configuration, its model and the number of steps that it was trained for.
     """
     config = RunConfig.load(folder / CONFIG)
+    _check_features(folder, config)
     if not (folder / WEIGHTS).exists():
         raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")
     tensors, numbers = load_tensors(folder / WEIGHTS)
