@@ -62,7 +62,7 @@ GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout"
 SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
 # On features some seconds for every row: the best number of steps on validation classes of miniImageNet, 5-way 1-shot.
-FEATURE_STEPS = {"nvdp": 100, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500}
+FEATURE_STEPS = {"nvdp": 100, PAPER_RATES: 500, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500}
 OTHER_FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
 # Steps of every extractor of a task; cpu: some 35 and 25 minutes of a core for Omniglot, 80 and 65 for miniImageNet.
