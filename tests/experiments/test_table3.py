@@ -32,6 +32,8 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
             assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "contrast"))
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
         assert run.config.model.extractor.features == (512 if shape.regime == "features" else 256)
+        if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
+            assert run.config.steps == (300 if run.config.task == "omniglot-fewshot" else 100)
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
     assert {regimes_of(setting, "paper") for setting in SETTINGS} == {("end-to-end",)}
     assert len(plan("paper")) == 48
@@ -53,14 +55,14 @@ def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
         assert made == expected
 
 
-def test_an_extractor_of_another_recipe_is_refused(monkeypatch, tmp_path):
+def test_an_extractor_with_other_settings_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("NVDP_CACHE", str(tmp_path))
     folder = tmp_path / "extractors" / "table3-omniglot-fewshot-quick"
     folder.mkdir(parents=True)
     (recipe,) = extractors_of("omniglot-fewshot", "quick").values()
     other = replace(recipe, optimizer="sgd")
     (folder / "config.json").write_text(other.to_json())
-    with pytest.raises(InputError, match="holds an extractor of another recipe"):
+    with pytest.raises(InputError, match="holds an extractor with another optimizer; move it"):
         table3.prepare(selected(plan("quick"), "cnp-omniglot-20w1s"), "quick", "cpu")
 
 
@@ -81,12 +83,12 @@ def result(method, setting, regime, accuracy, **more):
 
 def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path):
     omniglot, mini = SETTINGS[0], SETTINGS[-1]
-    extractor = {"steps": 9_000, "seconds": 2_400.0, "nearest_mean_accuracy": 0.44}
+    used = {"extractors": [{"steps": 9_000, "seconds": 2_400.0}], "nearest_mean_accuracy": 0.44}
     other = {"transductive": {"accuracy": 0.98, "interval95": 0.003}}
     rows = [
         result("nvdp", omniglot, "end-to-end", 0.97) | other,
-        result("nvdp", omniglot, "features", 0.91, extractors=[extractor]),
-        result("maml", mini, "features", 0.6, extractors=[extractor]),
+        result("nvdp", omniglot, "features", 0.91, **used),
+        result("maml", mini, "features", 0.6, **used),
     ]
     (tmp_path / "table3").mkdir()
     for row in rows:
@@ -96,12 +98,18 @@ def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path
     assert heads[-1:] == ["### Cost of the paper's training"]
     assert heads[:-1] == [
         "### Omniglot 5-way 1-shot, end to end",
-        "### Omniglot 5-way 1-shot, features of a pretrained extractor",
-        "### MiniImageNet 5-way 5-shot, features of a pretrained extractor",
+        "### Omniglot 5-way 1-shot, features of pretrained extractors",
+        "### MiniImageNet 5-way 5-shot, features of pretrained extractors",
     ]
     assert "| `nvdp` | 99.7 ± 0.12 | 97.00 ± 0.40 | 0.200 | 0.010 | 98.00 ± 0.30 | 10 | 5 |" in text
     assert "| `maml` | 63.11 ± 0.92 | 60.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
-    assert "9,000 more steps and 2,400 more seconds" in text
+    assert "9,000 more steps and 2,400 more seconds. The nearest class mean of the features" in text
+    other = result("cnp", mini, "features", 0.6, **(used | {"nearest_mean_accuracy": 0.45}))
+    place = result_path(tmp_path, "table3", "cpu", other["name"])
+    place.write_text(json.dumps(other))
+    with pytest.raises(InputError, match="MiniImageNet 5-way 5-shot have features of different extractors"):
+        results_page(tmp_path)
+    place.unlink()
     # 240 images a step, 10 steps in 5 seconds; the paper's run: 80,000 steps of 16 episodes of 80 images.
     assert "| Omniglot 5-way 1-shot | 102 | 480 | 2.5 | 0.6 |" in text
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
+from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, image_views, pooled
 
 IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84)}
 
@@ -26,6 +26,21 @@ def test_extractors_give_256_features(name):
     channels, size = IMAGES[name]
     assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, 256)
     assert extractor_shape(name).features(size) == 256
+
+
+def test_features_are_means_over_views_outside_training(generator):
+    images = torch.rand(2, 3, 84, 84, generator=generator)
+    *moved, mirrored = image_views(images, "mirrored")
+    assert torch.equal(mirrored, images.flip(-1))
+    assert torch.equal(moved[1][..., 4:, 4:], images[..., :-4, :-4])  # down and to the right by a twentieth
+    assert torch.equal(moved[4][..., :-4, :-4], images[..., 4:, 4:])
+    one, six = ConvExtractor("conv5-patches", 3).eval(), ConvExtractor("conv5-patches", 3, views="mirrored").eval()
+    six.load_state_dict(one.state_dict())
+    expected = torch.stack([one(view) for view in (*moved, mirrored)]).mean(0)
+    torch.testing.assert_close(six(images), expected)
+    torch.testing.assert_close(six.train()(images), one.train()(images))
+    with pytest.raises(InputError, match="unknown views of an image 'turned'"):
+        ConvExtractor("conv4", 1, views="turned")
 
 
 def test_maximum_before_relu_is_maximum_after_relu(generator):

@@ -1,6 +1,7 @@
 """Pretraining: it learns, goes on bit for bit, and what it caches is what its extractor says."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,7 @@ def test_features_are_means_over_views_and_follow_a_change_of_them(folder, tmp_p
     assert torch.allclose(made, expected, atol=1e-5)
 
 
-def test_features_of_two_extractors_stand_side_by_side(folder, tmp_path):
+def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
     names = [str(tmp_path / name) for name in ("first", "second")]
     for seed, name in enumerate(names):
         pretrain(config(folder, seed=seed), Path(name), **QUIET)
@@ -143,14 +144,41 @@ def test_a_run_on_features_refuses_another_extractor_in_the_place_of_its_own(fol
     start_run(tmp_path / "run", on_features, resume=False)
     save_model(tmp_path / "run", build_model(on_features.model).eval(), 2)
     load_any_run(tmp_path / "run")
+    described = tmp_path / "extractor" / "config.json"
+    described.write_text(config(folder, views="image").to_json())  # the features are still those of the run
+    load_any_run(tmp_path / "run")
+    with pytest.raises(InputError, match=r"whose extractor gives .* now"):
+        PictureClassifier.load(tmp_path / "run")
     (tmp_path / "extractor").rename(tmp_path / "kept")
     load_any_run(tmp_path / "run")  # its weights are its own
     pretrain(config(folder, seed=1), tmp_path / "extractor", **QUIET)
-    with pytest.raises(InputError, match="was trained on other features than"):
+    for use in (lambda run: load_any_run(run), lambda run: start_run(run, on_features, resume=True)):
+        with pytest.raises(InputError, match=r"was trained on features .* put the earlier extractor back"):
+            use(tmp_path / "run")
+    path = tmp_path / "run" / "features.json"
+    for text, said in (("[1", "is damaged"), ("[1]", "is damaged"), ("[]", "tells of 0 extractors, config.json of 1")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=said):
+            load_any_run(tmp_path / "run")
+    path.unlink()
+    with pytest.raises(InputError, match=r"does not say which features it was trained on \(no features.json\)"):
         load_any_run(tmp_path / "run")
-    (tmp_path / "run" / "features.json").write_text("[1")
-    with pytest.raises(InputError, match=r"features\.json is damaged"):
-        load_any_run(tmp_path / "run")
+
+
+def test_a_finished_extractor_is_not_trained_again_and_a_damaged_one_is_restored(folder, tmp_path, monkeypatch):
+    made = config(folder)
+    pretrain(made, tmp_path / "out", **QUIET)
+    path = tmp_path / "out" / EXTRACTOR
+    before, whole = {name: tensor.clone() for name, tensor in load_file(path).items()}, path.read_bytes()
+    path.write_bytes(whole[:-5])
+    pretrain(made, tmp_path / "out", resume=True, **QUIET)
+    after = load_file(path)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    shutil.rmtree(tmp_path / "out" / "checkpoint")
+    shutil.rmtree(tmp_path / "out" / "features")
+    monkeypatch.setattr("nvdp.training.pretrain._trained", lambda *given: pytest.fail("trained again"))
+    pretrain(made, tmp_path / "out", resume=True, **QUIET)
+    assert (tmp_path / "out" / "features" / "test.npy").exists()
 
 
 def test_an_interrupted_training_goes_on_bit_for_bit(folder, tmp_path):

@@ -28,7 +28,7 @@ class EpisodeConfig:
     shot: int = 1  # support images of a class
     queries: int = 15  # of a class
     regime: str = "end-to-end"  # or "features"; "joined": trained on features, then joined with their extractor
-    features: str | None = None  # regime features: a folder of `nvdp pretrain`, or a name in the cache
+    features: str | None = None  # folders of `nvdp pretrain`, or names in the cache, with commas between them
 
     def __post_init__(self) -> None:
         for name, least in (("way", 2), ("shot", 1), ("queries", 1)):
@@ -146,7 +146,10 @@ def class_source(name: str, data: DataConfig = NO_DATA) -> ClassSource:
 def episode_tasks(name: str, data: DataConfig, scored: str, episodes: EpisodeConfig | None) -> EpisodeTasks:
     """Episodes of a task of that name, 5-way 1-shot unless said otherwise."""
     episodes = episodes or EpisodeConfig()
+    return EpisodeTasks(episode_source(name, data, episodes), episodes, scored)
+
+
+def episode_source(name: str, data: DataConfig, episodes: EpisodeConfig) -> ClassSource:
+    """The classes that episodes show: as images, or as features."""
     source = class_source(name, data)
-    if episodes.features is not None:
-        source = CachedFeatures(source, episodes.features)
-    return EpisodeTasks(source, episodes, scored)
+    return source if episodes.features is None else CachedFeatures(source, episodes.features)

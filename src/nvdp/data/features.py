@@ -1,8 +1,8 @@
 """Features of all images of a set, computed once by a pretrained extractor and kept beside it.
 
 An extractor's folder (``nvdp pretrain``) holds features/SPLIT.npy: a row for each image, sorted by class, rotated
-classes last. An episode of features has the same images as an episode of images. Features of several extractors stand
-side by side.
+classes last. An episode of features has the same images as an episode of images. Features of several extractors are
+concatenated.
 """
 
 import json
@@ -27,6 +27,7 @@ from nvdp.system import write_text
 
 FOLDER, CLASSES = "features", "classes.json"
 MOST_NUMBERS = 1 << 21  # of the images that pass an extractor together
+ROWS = 1 << 13  # of features that are concatenated at a time
 Extract = Callable[[Float[Tensor, "image vector"]], Float[Tensor, "image feature"]]
 
 
@@ -52,10 +53,10 @@ def extractor_folders(features: str) -> list[Path]:
     return [extractor_folder(name) for name in extractor_names(features)]
 
 
-def side_by_side(parts: Sequence[Float[Tensor, "image _"]]) -> Float[Tensor, "image feature"]:
-    """The features of several extractors as one vector, all with the same mean square; those of one as they are.
+def concatenated(parts: Sequence[Float[Tensor, "image _"]]) -> Float[Tensor, "image feature"]:
+    """The features of several extractors as one vector, all scaled to the same mean square; those of one as they are.
 
-    >>> side_by_side([torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.1]])]).square().view(2, 2).mean(-1)
+    >>> concatenated([torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.1]])]).square().view(2, 2).mean(-1)
     tensor([1., 1.])
     """
     if len(parts) == 1:
@@ -98,12 +99,17 @@ class CachedFeatures:
         return _pool(folders[0], self.name, name) if len(folders) == 1 else _joint_pool((*folders,), self.name, name)
 
 
+def has_features(folder: Path) -> bool:
+    """Whether a folder holds features at all."""
+    return (folder / FOLDER / CLASSES).exists()
+
+
 def described_features(folder: Path, task: str) -> dict[str, Any]:
     """What an extractor's folder says about its features: their number, their classes and their origin."""
     path = folder / FOLDER / CLASSES
     try:
         described = json.loads(path.read_text())
-        made_for = described["task"]
+        made_for, *_ = (described[name] for name in ("task", "features", "origin", "splits"))
     except FileNotFoundError:
         raise InputError(f"{folder} holds no features; make them with `nvdp pretrain {task} --out DIR`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -121,7 +127,11 @@ def _joint_pool(folders: tuple[Path, ...], task: str, split: str) -> ClassPool:
             raise InputError(
                 f"{folder} has other {split} classes than {folders[0]}; expected features of the same images"
             )
-    return replace(pools[0], points=side_by_side([torch.tensor(pool.points) for pool in pools]).numpy())
+    points = np.empty((len(pools[0].points), sum(pool.features for pool in pools)), np.float32)
+    for start in range(0, len(points), ROWS):
+        rows = slice(start, start + ROWS)
+        points[rows] = concatenated([torch.tensor(pool.points[rows]) for pool in pools]).numpy()
+    return replace(pools[0], points=points)
 
 
 @cache

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from nvdp.data.episodes import PUBLIC_CLASS_SETS, EpisodeConfig
+from nvdp.data.episodes import PUBLIC_CLASS_SETS, EpisodeConfig, episode_source
 from nvdp.data.features import extractor_folders
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
@@ -19,7 +19,7 @@ from nvdp.system import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import RunConfig
-from nvdp.training.pretrain import EXTRACTOR
+from nvdp.training.pretrain import EXTRACTOR, nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.run_folder import load_any_run
 
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers
@@ -181,9 +181,17 @@ def _episodes(
         "transductive": images and classifier.statistics == "batch",
     }
     if episodes.features is not None:
-        folders = extractor_folders(episodes.features)
-        facts["extractors"] = [load_tensors(folder / EXTRACTOR)[1] for folder in folders]
+        numbers = [load_tensors(folder / EXTRACTOR)[1] for folder in extractor_folders(episodes.features)]
+        facts["extractors"] = [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
+        facts["nearest_mean_accuracy"] = _nearest_mean_accuracy(config, episodes)
     return _Plan(task_source(config.task, config.data, split, episodes), facts)
+
+
+def _nearest_mean_accuracy(config: RunConfig, episodes: EpisodeConfig) -> float | None:
+    """Accuracy of the nearest class mean of a run's features, 5-way 1-shot on validation classes."""
+    pool = episode_source(config.task, config.data, episodes).split("validation")
+    shape = one_shot_episodes(pool)
+    return nearest_mean_accuracy(pool, lambda features: features, shape) if shape else None
 
 
 def small_batches(batches: Iterable[TaskBatch]) -> Iterator[TaskBatch]:

@@ -25,7 +25,7 @@ IMAGE_SETTINGS = {  # the paper's title: set of training, set of scoring if it i
     "CelebA": ("celeba", None),
 }
 ACTIVE_SIZES = (1, 3, 5, 10, 20)  # context points shown in the table
-REGIMES = {"end-to-end": "end to end", "features": "features of a pretrained extractor"}
+REGIMES = {"end-to-end": "end to end", "features": "features of pretrained extractors"}
 GPU_CORES = 100  # how many cores of this machine a GPU is assumed to be worth
 
 
@@ -225,18 +225,24 @@ def fewshot_tables(results: Results) -> str:
             blocks += [f"### {setting.paper}, {title}", _fewshot_table(rows, setting)]
             if missing := [f"`{name}`" for name in rows_of(regime) if name not in rows]:
                 blocks.append(f"Not run: {', '.join(missing)}.")
-            extractors = [row["evaluation"].get("extractors") for row in rows.values()]
-            if any(row != extractors[0] for row in extractors):
+            if any("extractor" in row["evaluation"] for row in rows.values()):
+                raise InputError(f"rows of {setting.paper} are of an earlier version; run them all again")
+            used = [_features_used(row["evaluation"]) for row in rows.values()]
+            if any(row != used[0] for row in used):
                 raise InputError(f"rows of {setting.paper} have features of different extractors; run them all again")
-            blocks += [_pretraining(number, one) for number, one in enumerate(extractors[0] or [], 1)]
+            blocks += used[:1] if used[0] else []
     return "\n\n".join(blocks)
 
 
-def _pretraining(number: int, extractor: dict[str, float]) -> str:
+def _features_used(scores: dict[str, Any]) -> str:
+    """What pretraining took, and what the features are worth by themselves; nothing for rows end to end."""
+    extractors = scores.get("extractors") or []
+    if not extractors:
+        return ""
+    took = " and ".join(f"{each['steps']:,} more steps and {each['seconds']:,.0f} more seconds" for each in extractors)
     return (
-        f"Pretraining extractor {number} took {extractor['steps']:,} more steps and {extractor['seconds']:,.0f} more "
-        "seconds. Its nearest class mean, 5-way 1-shot on validation classes, has an accuracy of "
-        f"{100 * extractor['nearest_mean_accuracy']:.1f}."
+        f"Pretraining took {took}. The nearest class mean of the features, 5-way 1-shot on validation classes, has an "
+        f"accuracy of {100 * scores['nearest_mean_accuracy']:.1f}."
     )
 
 

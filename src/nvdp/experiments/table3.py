@@ -7,7 +7,7 @@ features, and 5-way Omniglot end to end too; the paper budget trains everything 
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from nvdp.data.features import extractor_folder, extractor_names
@@ -61,12 +61,14 @@ EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
 GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
 SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
-# On features some seconds for every row: the best number of steps on validation classes of miniImageNet, 5-way 1-shot.
-FEATURE_STEPS = {"nvdp": 100, PAPER_RATES: 500, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500}
+# Steps on features. NVDP, CNP and nearest neighbours: the best on validation classes, 5-way 1-shot on miniImageNet and
+# 20-way 1-shot on Omniglot; the others as long as they take about a minute.
+FEATURE_STEPS = {PAPER_RATES: 500, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500}
 OTHER_FEATURE_STEPS = 1_500
+NVDP_FEATURE_STEPS = {"miniimagenet": 100, "omniglot-fewshot": 300}
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
 # Steps of every extractor of a task; cpu: some 35 and 25 minutes of a core for Omniglot, 80 and 65 for miniImageNet.
-PRETRAINING: dict[str, dict[str, tuple[int, ...]]] = {
+EXTRACTOR_STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "quick": {"omniglot-fewshot": (10,), "miniimagenet": (2,)},
     "cpu": {"omniglot-fewshot": (7_000, 5_000), "miniimagenet": (23_000, 18_000)},
     "paper": {},
@@ -126,7 +128,8 @@ def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
         **changes,
     )
     if budget == "cpu" and regime == "features":
-        return shortened(config, FEATURE_STEPS.get(row, OTHER_FEATURE_STEPS))
+        own = FEATURE_STEPS.get(row, OTHER_FEATURE_STEPS)
+        return shortened(config, NVDP_FEATURE_STEPS[setting.task] if row == "nvdp" else own)
     return config
 
 
@@ -146,7 +149,7 @@ def extractors_of(task: str, budget: str) -> dict[str, PretrainConfig]:
     """The extractors that the runs of a budget share: how each is pretrained, by its name in the user's cache."""
     return {
         f"table3-{task}-{budget}" + (f"-{seed}" if seed else ""): pretrain_config(task, steps=steps, seed=seed)
-        for seed, steps in enumerate(PRETRAINING[budget][task])
+        for seed, steps in enumerate(EXTRACTOR_STEPS[budget][task])
     }
 
 
@@ -161,10 +164,13 @@ def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
 
 
 def _prepare_extractor(name: str, config: PretrainConfig, device: str) -> None:
-    """Pretrain one extractor, unless it exists; one of another recipe is refused."""
+    """Pretrain one extractor, unless it exists; one with other settings is refused."""
     folder = extractor_folder(name)
-    if (folder / CONFIG).exists() and PretrainConfig.load(folder / CONFIG) != config:
-        raise InputError(f"{folder} holds an extractor of another recipe; move it and its results away to train anew")
+    if (folder / CONFIG).exists() and (there := PretrainConfig.load(folder / CONFIG)) != config:
+        names = [item.name for item in fields(config) if getattr(there, item.name) != getattr(config, item.name)]
+        raise InputError(
+            f"{folder} holds an extractor with another {', '.join(names)}; move it and its results away to train anew"
+        )
     progress = not (folder / EXTRACTOR).exists()
     stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
     if stopped is not None:

@@ -11,14 +11,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.data.class_pools import image_vectors
-from nvdp.data.features import Extract, extractor_folders
+from nvdp.data.features import Extract
 from nvdp.data.image_files import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import ClassPrediction
-from nvdp.training.config import PretrainConfig
 from nvdp.training.pretrain import load_extractors
-from nvdp.training.run_folder import CONFIG, load_any_run
+from nvdp.training.run_folder import load_any_run
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,8 @@ class PictureClassifier:
         if config.episodes.features is None:
             extractor = model.config.extractor
             return cls(model, extractor.size, extractor.channels, None, invert)
-        folders = extractor_folders(config.episodes.features)
-        for folder in folders:
-            if not folder.is_dir():
-                raise InputError(f"{run} was trained on the features of {folder}, which is not there")
-        pretrained = PretrainConfig.load(folders[0] / CONFIG)
-        return cls(model, pretrained.size, pretrained.channels, load_extractors(folders, "cpu"), invert)
+        pretrained, extract = load_extractors(run, config, "cpu")
+        return cls(model, pretrained.size, pretrained.channels, extract, invert)
 
     @torch.no_grad()
     def classify(

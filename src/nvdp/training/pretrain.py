@@ -1,7 +1,7 @@
 """Pretraining: a feature extractor learns from the training classes; few-shot models then use its features."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
-from nvdp.data.features import Extract, extractor_folders, images_at_once, side_by_side, write_features
+from nvdp.data.features import Extract, concatenated, extractor_folders, images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
@@ -24,13 +24,13 @@ from nvdp.randomness import derived_generator, derived_seed
 from nvdp.system import chosen_device, keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
-from nvdp.training.config import PRECISIONS, PretrainConfig
+from nvdp.training.config import PRECISIONS, PretrainConfig, RunConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.presets import CONV5_SIZE
 from nvdp.training.pretraining_images import Batch, TrainingImages
-from nvdp.training.run_folder import CONFIG, load_any_run, only_process, save_model, start_run
+from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, only_process, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
 COSINE_SCALE = 10.0
@@ -153,10 +153,34 @@ def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
     return evaluated(model.requires_grad_(False).to(chosen_device(device))), digest
 
 
-def load_extractors(folders: Sequence[Path], device: str = "auto") -> Extract:
-    """Pretrained extractors as one function of images: their features stand side by side."""
-    extract = [load_extractor(folder, device)[0] for folder in folders]
-    return lambda vectors: side_by_side([one(vectors) for one in extract])
+def load_extractors(run: Path, config: RunConfig, device: str = "auto") -> tuple[PretrainConfig, Extract]:
+    """The extractors of a run on features as one function of images, which they all take; with the first's recipe."""
+    assert config.episodes is not None
+    assert config.episodes.features is not None
+    folders = extractor_folders(config.episodes.features)
+    loaded = [_load_for(run, folder, origin) for folder, origin in zip(folders, feature_origins(run), strict=True)]
+    first = loaded[0][0]
+    for folder, (one, _) in zip(folders, loaded, strict=True):
+        if (one.size, one.channels) != (first.size, first.channels):
+            raise InputError(
+                f"{folder} takes images of {one.size}×{one.size}×{one.channels}, {folders[0]} of "
+                f"{first.size}×{first.size}×{first.channels}; expected the same"
+            )
+    extract = [evaluated(model.requires_grad_(False).to(chosen_device(device))) for _, model in loaded]
+    return first, lambda vectors: concatenated([one(vectors) for one in extract])
+
+
+def _load_for(run: Path, folder: Path, origin: str) -> tuple[PretrainConfig, PretrainedClassifier]:
+    """An extractor, refused if it is not the one whose features a run was trained on."""
+    if not folder.is_dir():
+        raise InputError(f"{run} was trained on the features of {folder}, which is not there")
+    config, model, digest = _load(folder)
+    if digest != origin:
+        raise InputError(
+            f"{run} was trained on features {origin[:8]} of {folder}, whose extractor gives {digest[:8]} now; "
+            "put the earlier one back, or train again"
+        )
+    return config, model
 
 
 def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
@@ -189,8 +213,11 @@ def join_extractor(run: Path, out: Path) -> None:
         raise InputError(f"{run} holds a {config.model.name}, which cannot be joined; expected nvdp, versa or cnp")
     folders = extractor_folders(config.episodes.features)
     if len(folders) > 1:
-        raise InputError(f"{run} was trained on features of {len(folders)} extractors; joining takes one")
-    pretrained, extractor, _ = _load(folders[0])
+        raise InputError(
+            f"{run} was trained on features of {len(folders)} extractors; joining takes one: train on one of them "
+            "(--features DIR), or use the run as it is (nvdp classify)"
+        )
+    pretrained, extractor = _load_for(run, folders[0], feature_origins(run)[0])
     own = {"name": pretrained.extractor, "channels": pretrained.channels, "size": pretrained.size}
     own |= {"last_relu": pretrained.last_relu, "views": pretrained.views}
     own |= {"normalise_own": config.model.flat()["extractor.normalise"]}
@@ -277,9 +304,10 @@ def pretrain(
     fewest = int(images.pool.counts.min())
     if config.objective == "episodes" and fewest < config.per_class:
         raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
-    start_run(folder, config, resume)
+    finished = resume and _is_whole(folder / EXTRACTOR)
+    start_run(folder, config, resume, finished)
     with only_process(folder):
-        if not (folder / EXTRACTOR).exists():
+        if not finished:
             outcome, model = _trained(config, folder, images, resume, device, progress)
             for note in outcome.notes:
                 said(f"note: {note}")
@@ -289,6 +317,14 @@ def pretrain(
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether an extractor is there and undamaged."""
+    try:
+        return path.exists() and bool(load_tensors(path)[0])
+    except InputError:
+        return False
 
 
 def _trained(

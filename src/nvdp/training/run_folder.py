@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nvdp.data.features import described_features, extractor_folder, extractor_names
+from nvdp.data.features import described_features, extractor_folders, has_features
 from nvdp.errors import InputError
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
@@ -23,16 +23,17 @@ from nvdp.training.config import RunConfig, TrainingConfig
 
 MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
-FEATURES = "features.json"  # by extractor, what identified its features when the run began
+FEATURES = "features.json"  # what identified the features of every extractor when the run began
 
 
-def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
+def start_run(folder: Path, config: TrainingConfig, resume: bool, finished: bool = False) -> None:
     """Make the folder of a new run, or check that an existing run may continue with this configuration.
 
     Args:
         folder: Of the run.
         config: Its configuration, written to config.json.
         resume: Whether the folder may hold a run with the same configuration.
+        finished: Whether it holds all that training leaves, so that no checkpoint is needed.
     """
     existing = folder / CONFIG
     if existing.exists():
@@ -44,9 +45,10 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             changed = [f"{name} was {old.get(name)}, now {new.get(name)}" for name in names]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
-        _check_checkpoints(folder, config)
         if isinstance(config, RunConfig):
-            _check_features(folder, config)
+            check_features(folder, config)
+        if not finished:
+            _check_checkpoints(folder, config)
         return
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out needs a folder")
@@ -58,34 +60,49 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool) -> None:
         raise InputError(f"cannot make {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write to {folder}: permission denied")
-    origins = _feature_origins(config) if isinstance(config, RunConfig) else {}
+    origins = _current_origins(config) if isinstance(config, RunConfig) else []
     write_new_text(existing, config.to_json())
     if origins:
         write_new_text(folder / FEATURES, json.dumps(origins, indent=2) + "\n")
 
 
-def _feature_origins(config: RunConfig) -> dict[str, str]:
-    """By extractor, what identifies the features that a run is trained on; nothing for other runs."""
+def _current_origins(config: RunConfig) -> list[str]:
+    """What identifies the features of every extractor now; nothing for runs that are not on features."""
     if config.episodes is None or config.episodes.features is None:
-        return {}
-    names = extractor_names(config.episodes.features)
-    return {name: described_features(extractor_folder(name), config.task)["origin"] for name in names}
+        return []
+    return [described_features(place, config.task)["origin"] for place in extractor_folders(config.episodes.features)]
 
 
-def _check_features(folder: Path, config: RunConfig) -> None:
-    """Refuse a run whose extractor has been replaced since; one that is not there at all is missed where it is used."""
+def feature_origins(folder: Path) -> list[str]:
+    """What identified the features of every extractor when a run on features began."""
     path = folder / FEATURES
-    if not path.exists():  # a run without features, or of an earlier version
-        return
     try:
-        before = dict(json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError) as error:
+        origins = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise InputError(
+            f"{folder} does not say which features it was trained on (no {FEATURES}); train it again"
+        ) from None
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} is damaged ({error}); train the run again in another folder") from None
-    for name, origin in before.items():
-        place = extractor_folder(name)
-        if place.is_dir() and described_features(place, config.task)["origin"] != origin:
+    if not isinstance(origins, list) or not all(isinstance(origin, str) for origin in origins):
+        raise InputError(f"{path} is damaged (no list of texts); train the run again in another folder")
+    return origins
+
+
+def check_features(folder: Path, config: RunConfig) -> None:
+    """Refuse a run whose features have been replaced; absent ones are reported by the command that needs them."""
+    if config.episodes is None or config.episodes.features is None:
+        return
+    places, origins = extractor_folders(config.episodes.features), feature_origins(folder)
+    if len(places) != len(origins):
+        raise InputError(
+            f"{folder / FEATURES} tells of {len(origins)} extractors, {CONFIG} of {len(places)}; train it again"
+        )
+    for place, origin in zip(places, origins, strict=True):
+        if has_features(place) and (now := described_features(place, config.task)["origin"]) != origin:
             raise InputError(
-                f"{folder} was trained on other features than {place} holds now; bring those back, or train again"
+                f"{folder} was trained on features {origin[:8]} of {place}, which holds {now[:8]} now; "
+                "put the earlier extractor back there, or train again"
             )
 
 
@@ -155,7 +172,7 @@ def load_any_run(folder: Path) -> tuple[RunConfig, AnyModel, int]:
         Its configuration, its model and the number of steps that it was trained for.
     """
     config = RunConfig.load(folder / CONFIG)
-    _check_features(folder, config)
+    check_features(folder, config)
     if not (folder / WEIGHTS).exists():
         raise InputError(f"{folder} has no {WEIGHTS} yet: its training has not ended; --resume it first")
     tensors, numbers = load_tensors(folder / WEIGHTS)
