@@ -121,6 +121,33 @@ def test_own_pictures_are_named_with_probabilities(places, own_pictures, run):
     assert inverted["queries"][0]["probabilities"] != flat["queries"][0]["probabilities"]
 
 
+def test_features_of_two_extractors_are_trained_on_and_their_views_may_change(places, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("nvdp.training.pretrain.VALIDATION_EPISODES", 4)
+    folder = ["--folder", places / "classes", "--size", "16"]
+    pretraining = ["--steps", "3", "--batch", "32", "--precision", "32-true", "--quiet"]
+    for seed in ("1", "2"):
+        ok("pretrain", TASK, *folder, *pretraining, "--seed", seed, "--out", f"e{seed}")
+    command = ["train", TASK, *folder, *QUICK, "--model", "cnp", "--steps", "2"]
+    ok(*command, "--features", "e1, e2", "--out", "both")
+    config = json.loads((tmp_path / "both" / "config.json").read_text())
+    assert config["episodes"]["features"] == f"{tmp_path / 'e1'},{tmp_path / 'e2'}"
+    assert config["model"]["extractor"]["features"] == 128
+    scores = json.loads(ok("eval", "both", "--tasks", "8", "--json"))
+    assert [each["steps"] for each in scores["extractors"]] == [3, 3]
+    assert 0 < scores["nearest_mean_accuracy"] <= 1
+    assert "joining takes one" in refusal("join", "both", "--out", "joined")
+    assert "expected folders of different extractors" in refusal(*command, "--features", "e1,e1", "--out", "twice")
+    before = (tmp_path / "e2" / "features" / "test.npy").read_bytes()
+    ok("pretrain", TASK, "--out", "e2", "--resume", "--views", "image", "--quiet")
+    assert (tmp_path / "e2" / "features" / "test.npy").read_bytes() != before
+    assert "put the earlier extractor back there, or train again" in refusal("eval", "both", "--tasks", "8")
+    (tmp_path / "a,b").mkdir()
+    (tmp_path / "e1").rename(tmp_path / "a,b" / "e1")
+    monkeypatch.chdir(tmp_path / "a,b")
+    assert "a,b/e1 has a comma in its path" in refusal(*command, "--features", "../e2,e1", "--out", "c")
+
+
 def test_a_stopped_run_is_resumed_by_the_same_command(places, tmp_path):
     command = ["train", TASK, "--folder", places / "classes", "--size", "16", *QUICK, "--model", "cnp", "--steps", "3"]
     ok(*command, "--out", tmp_path / "run")

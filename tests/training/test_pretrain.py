@@ -61,6 +61,7 @@ def cache(tmp_path_factory, monkeypatch):
     monkeypatch.setattr("nvdp.training.pretrain.VALIDATION_EPISODES", 4)
     fewshot_folder._split.cache_clear()
     feature_cache._pool.cache_clear()
+    feature_cache._joint_pool.cache_clear()
 
 
 def config(folder, **changes):
@@ -131,6 +132,14 @@ def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
     assert torch.allclose(PictureClassifier.load(tmp_path / "run").inputs(images), given, atol=1e-4)
     with pytest.raises(InputError, match="features of 2 extractors; joining takes one"):
         join_extractor(tmp_path / "run", tmp_path / "whole")
+    described = tmp_path / "second" / "features" / "classes.json"
+    values = json.loads(described.read_text())
+    values["splits"]["test"]["names"][0] = "another"
+    described.write_text(json.dumps(values))
+    feature_cache._pool.cache_clear()
+    feature_cache._joint_pool.cache_clear()
+    with pytest.raises(InputError, match=r"has other test classes than .*; expected features of the same images"):
+        both.split("test")
     for wrong in (f"{names[0]},{names[0]}", f"{names[0]},"):
         with pytest.raises(InputError, match="expected folders of different extractors"):
             CachedFeatures(source, wrong).split("test")

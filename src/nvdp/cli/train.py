@@ -109,9 +109,9 @@ def train(
         str | None,
         typer.Option(
             rich_help_panel=FEWSHOT,
-            metavar="<path>",
-            help="Train on the features that `nvdp pretrain` left in this folder; of several with commas between them, "
-            "side by side.",
+            metavar="DIR[,DIR…]",
+            help="Train on the features that `nvdp pretrain` left in this folder. Several folders, separated by "
+            "commas: their features are concatenated.",
         ),
     ] = None,
     folder: Annotated[
@@ -151,8 +151,8 @@ def train(
 ) -> None:
     """Train a model on a family of tasks.
 
-    Leaves config.json, model.safetensors, log.csv and checkpoint/ in --out. Ctrl-C saves and stops; the same command
-    with --resume continues as if it had never stopped.
+    Leaves config.json, model.safetensors, log.csv and checkpoint/ in --out, on features also features.json. Ctrl-C
+    saves and stops; the same command with --resume continues as if it had never stopped.
 
     Example: nvdp train gp --model nvdp --preset quick --out runs/first
 
@@ -240,8 +240,11 @@ def _episode_settings(
     from nvdp.data.features import extractor_names
 
     names = [] if features is None else [Path(name) for name in extractor_names(features)]
-    places = ",".join(str(name.resolve() if name.is_dir() else name) for name in names) or None
-    settings = given({"way": way, "shot": shot, "queries": queries, "features": places})
+    places = [str(name.resolve() if name.is_dir() else name) for name in names]
+    for place in places:
+        if len(places) > 1 and "," in place:
+            raise InputError(f"{place} has a comma in its path; several extractors need paths without one: rename it")
+    settings = given({"way": way, "shot": shot, "queries": queries, "features": ",".join(places) or None})
     if settings and task not in FEWSHOT_TASKS:
         raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
     return settings
@@ -284,6 +287,14 @@ def pretrain(
             help="Random affine maps: 0.2 scales by up to 20 % and turns by 15°. (default: 0; omniglot-fewshot: 0.2)"
         ),
     ] = None,
+    views: Annotated[
+        str | None,
+        typer.Option(
+            help="Features are means over these views: image, moved (the image and four moved copies) or mirrored (its "
+            "mirror image too). With --resume they may change: the features are then written again. (default: moved; "
+            "miniimagenet: mirrored)"
+        ),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
     ] = None,
@@ -310,7 +321,7 @@ def pretrain(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.source import DataConfig
-    from nvdp.system import use_threads
+    from nvdp.system import use_threads, write_text
     from nvdp.training.config import PretrainConfig
     from nvdp.training.pretrain import pretrain as run_pretraining
     from nvdp.training.pretrain import pretrain_config, timed
@@ -324,6 +335,9 @@ def pretrain(
         config = PretrainConfig.load(out / CONFIG)
         if config.task != task:
             raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
+        if views is not None and views != config.views:
+            config = replace(config, views=views)
+            write_text(out / CONFIG, config.to_json())
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
@@ -333,7 +347,7 @@ def pretrain(
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
         settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-        settings |= {"shifts": shifts, "warps": warps}
+        settings |= {"shifts": shifts, "warps": warps, "views": views}
         config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

@@ -310,6 +310,10 @@ class ExtractorConfig(Part):
         self._check_choice("extractor", "name", (*EXTRACTORS, "none"))
         self._check_choice("extractor", "statistics", STATISTICS)
         self._check_choice("extractor", "views", VIEWS)
+        if self.name == "none" and self.views != "image":
+            raise InputError(
+                f"model setting 'extractor.views' is '{self.views}', but features are given; expected image"
+            )
         if self.name != "none" and self.features != (given := EXTRACTORS[self.name].features(self.size)):
             raise InputError(
                 f"model setting 'extractor.features' is {self.features}; {self.name} gives {given} for images of "

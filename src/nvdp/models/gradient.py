@@ -29,8 +29,9 @@ class GradientModel(Classifier):
         images = config.extractor
         if not images.last_relu or images.normalise_own or images.views != "image":
             raise InputError(
-                f"{config.name} has the paper's convolutions; expected 'extractor.last_relu' true, "
-                "'extractor.normalise_own' false and 'extractor.views' image"
+                f"{config.name} has the paper's convolutions; settings 'last_relu', 'normalise_own' and 'views' of its "
+                f"extractor are {images.last_relu}, {images.normalise_own} and '{images.views}'; expected True, False "
+                "and 'image'"
             )
         self.network = TaskNetwork(
             images.name,

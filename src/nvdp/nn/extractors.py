@@ -28,7 +28,7 @@ from nvdp.randomness import standard_normal
 CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
 VIEWS = ("image", "moved", "mirrored")
-MOVE = 20  # views are moved by the size of an image over this number
+MOVE = 20  # views are moved by the size of an image over this number; another one needs other names of views
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class ConvBlock(nn.Module):
 
 
 def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
-    """The views of images whose features are averaged: as they are, moved to four sides, and mirrored too.
+    """The views of images whose features are averaged: as they are, moved to four corners, and mirrored too.
 
     What comes in with a move repeats the edge.
 

@@ -209,7 +209,7 @@ TrainingConfig = RunConfig | PretrainConfig
 
 
 def config_digest(config: TrainingConfig) -> str:
-    """A short text that differs for different configurations; settings of later versions do not change it.
+    """A short text that differs where training does; settings of later versions do not change it.
 
     >>> config_digest(RunConfig()) == config_digest(RunConfig(seed=1))
     False

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
-from nvdp.data.features import extractor_folders
+from nvdp.data.features import extractor_names
 from nvdp.data.gp import MaternTNPTasks, TNPTasks
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
@@ -400,7 +400,7 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
     name = "conv5" if source.size >= CONV5_SIZE else "conv4"
     width = EXTRACTORS[name].features(source.size)
     if features is not None:
-        return {"extractor.name": "none", "extractor.features": width * len(extractor_folders(features))}
+        return {"extractor.name": "none", "extractor.features": width * len(extractor_names(features))}
     return {
         "extractor.name": name,
         "extractor.channels": source.channels,
