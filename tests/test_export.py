@@ -71,6 +71,7 @@ def exported(tmp_path_factory):
         "attention.heads": 2,
         "decoder.latent": 4,
     }
+    views = {"extractor.size": 16, "extractor.features": 64, "extractor.views": "mirrored"}
     folder = tmp_path_factory.mktemp("export")
     predictors = {
         "attentive": Predictor(
@@ -78,6 +79,7 @@ def exported(tmp_path_factory):
         ),
         "latent": Predictor(small(ModelConfig("np", 6, 1).updated(tiny)), ContextUnits()),
         "classifier": Predictor.of(small(ClassifierConfig().updated({"extractor.name": "none", "meta.width": 8}))),
+        "views": Predictor.of(small(ClassifierConfig().updated(views | {"meta.width": 8, "decoder.width": 8}))),
     }
     for name, predictor in predictors.items():
         (folder / name).write_bytes(pickle.dumps(predictor))
@@ -102,9 +104,10 @@ def test_onnx_runtime_gives_the_predictions_of_pytorch_at_every_size(exported, g
     np.testing.assert_allclose(std, ours.std.numpy(), rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["classifier", "views"])
 @pytest.mark.parametrize(("shots", "queries"), [(1, 1), (3, 20)])
-def test_onnx_runtime_gives_the_probabilities_of_pytorch(exported, generator, shots, queries):
-    predictor, session = exported["classifier"]
+def test_onnx_runtime_gives_the_probabilities_of_pytorch(exported, generator, name, shots, queries):
+    predictor, session = exported[name]
     labels = torch.eye(5).repeat(shots, 1)
     x = torch.rand(len(labels) + queries, predictor.model.config.x_dim, generator=generator)
     context, asked = x[: len(labels)], x[len(labels) :]
