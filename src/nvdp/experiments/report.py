@@ -44,6 +44,7 @@ from nvdp.experiments.report_tables import (
     score_table,
     seeds_table,
     standard_error,
+    views_table,
 )
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import LONGER, SHIPPED
@@ -351,6 +352,7 @@ PARTS: dict[str, Part] = {
     "table3.words": fewshot_in_words,
     "table3.tasks": lambda results: _tasks(results.runs("table3").values()),
     "table3.cost": cost_table,
+    "views": views_table,
     "figure3": active_table,
     "figure3.words": active_in_words,
     "figure3.tasks": _from_figure("figure3", "tasks"),

@@ -234,6 +234,17 @@ def fewshot_tables(results: Results) -> str:
     return "\n\n".join(blocks)
 
 
+def views_table(results: Results) -> str:
+    """Nearest class means by what features are, from ``benchmarks/views.py``."""
+    path = results.folder / "bench" / "views.json"
+    lines = []
+    for row in json.loads(path.read_text())["rows"] if path.exists() else []:
+        for features, scores in row["scores"].items():
+            cells = [f"{100 * each['accuracy']:.2f} ± {100 * each['stderr']:.2f}" for each in scores.values()]
+            lines.append([f"{row['task']}, {row['way']}-way", features, *cells])
+    return markdown_table(["task", "features", "1 shot", "5 shots"], lines) if lines else ""
+
+
 def _features_used(scores: dict[str, Any]) -> str:
     """What pretraining took, and what the features are worth by themselves; nothing for rows end to end."""
     extractors = scores.get("extractors") or []

@@ -1,0 +1,89 @@
+"""What means over views and a second extractor bring: the nearest class mean of features on validation classes.
+
+python benchmarks/views.py EXTRACTOR[,EXTRACTOR] ... --json results/bench/views.json
+
+An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins those of one task. Scored
+are the first one's features of single views, its features as they are, and those of all, concatenated.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nvdp.data.class_pools import ClassPool
+from nvdp.data.episodes import EpisodeConfig, class_source, draw_episodes
+from nvdp.data.features import CachedFeatures, Extract, extractor_folder, extractor_names, images_at_once
+from nvdp.randomness import derived_generator
+from nvdp.system import use_threads, write_text
+from nvdp.training.checkpoint import load_tensors
+from nvdp.training.config import PretrainConfig
+from nvdp.training.pretrain import EXTRACTOR, build_classifier, evaluated, nearest_mean_hits
+from nvdp.training.run_folder import CONFIG
+
+EPISODES, SEED, QUERIES = 600, 0, 15
+SHOTS = (1, 5)
+
+
+def of_single_views(folder: Path) -> Extract:
+    """An extractor without its views."""
+    model = build_classifier(replace(PretrainConfig.load(folder / CONFIG), views="image"), 1)
+    model.extractor.load_state_dict(load_tensors(folder / EXTRACTOR)[0])
+    return evaluated(model.requires_grad_(False))
+
+
+def feature_pool(images: ClassPool, extract: Extract) -> ClassPool:
+    """Images of classes as features."""
+    parts = [
+        extract(images.vectors(np.array(index), places)) for index, places in images.every_class(images_at_once(images))
+    ]
+    return replace(images, points=torch.cat(parts).numpy())
+
+
+def accuracies(pool: ClassPool, way: int) -> dict[str, dict[str, float]]:
+    """Accuracy and its standard error by shots, on the same episodes for every pool of the same classes."""
+    scores = {}
+    for shot in SHOTS:
+        shape = EpisodeConfig(way, shot, min(QUERIES, int(pool.counts.min()) - shot))
+        batch = draw_episodes(pool, shape, EPISODES, derived_generator(SEED, "views", shot))
+        hits = nearest_mean_hits(batch, batch.x)
+        scores[str(shot)] = {"accuracy": hits.mean().item(), "stderr": (hits.std() / EPISODES**0.5).item()}
+    return scores
+
+
+def row(extractors: str, way: int) -> dict[str, Any]:
+    """Accuracies of a task by what its features are."""
+    first = extractor_folder(extractor_names(extractors)[0])
+    config = PretrainConfig.load(first / CONFIG)
+    source = class_source(config.task, config.data)
+    pools = {
+        "single views": feature_pool(source.split("validation"), of_single_views(first)),
+        "means over views": CachedFeatures(source, str(first)).split("validation"),
+        "with a second extractor": CachedFeatures(source, extractors).split("validation"),
+    }
+    scores = {name: accuracies(pool, way) for name, pool in pools.items()}
+    return {"task": config.task, "way": way, "episodes": EPISODES, "scores": scores}
+
+
+def main() -> None:
+    """Measure, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("extractors", nargs="+")
+    parser.add_argument("--ways", type=int, nargs="+", help="classes of an episode, one number for each task")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    use_threads(1)
+    ways = options.ways or [5] * len(options.extractors)
+    rows = [row(extractors, way) for extractors, way in zip(options.extractors, ways, strict=True)]
+    for each in rows:
+        print(json.dumps(each))
+    if options.json:
+        write_text(options.json, json.dumps({"rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
