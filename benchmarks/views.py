@@ -2,6 +2,11 @@
 
 python benchmarks/views.py EXTRACTOR[,EXTRACTOR] ... --json results/bench/views.json
 
+The committed file, with the extractors that `nvdp reproduce table3` leaves in the cache:
+
+O=table3-omniglot-fewshot-cpu M=table3-miniimagenet-cpu
+python benchmarks/views.py $O,$O-1 $M,$M-1 --ways 20 5 --json results/bench/views.json
+
 An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins those of one task. Scored
 are the first one's features of single views, its features as they are, and those of all, concatenated.
 """

@@ -103,7 +103,7 @@ def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path
     ]
     assert "| `nvdp` | 99.7 ± 0.12 | 97.00 ± 0.40 | 0.200 | 0.010 | 98.00 ± 0.30 | 10 | 5 |" in text
     assert "| `maml` | 63.11 ± 0.92 | 60.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
-    assert "9,000 more steps and 2,400 more seconds. The nearest class mean of the features" in text
+    assert "extractor by extractor: 9,000 more steps and 2,400 more seconds. The nearest" in text
     other = result("cnp", mini, "features", 0.6, **(used | {"nearest_mean_accuracy": 0.45}))
     place = result_path(tmp_path, "table3", "cpu", other["name"])
     place.write_text(json.dumps(other))

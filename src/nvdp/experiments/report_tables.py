@@ -250,10 +250,10 @@ def _features_used(scores: dict[str, Any]) -> str:
     extractors = scores.get("extractors") or []
     if not extractors:
         return ""
-    took = " and ".join(f"{each['steps']:,} more steps and {each['seconds']:,.0f} more seconds" for each in extractors)
+    took = "; ".join(f"{each['steps']:,} more steps and {each['seconds']:,.0f} more seconds" for each in extractors)
     return (
-        f"Pretraining took {took}. The nearest class mean of the features, 5-way 1-shot on validation classes, has an "
-        f"accuracy of {100 * scores['nearest_mean_accuracy']:.1f}."
+        f"Pretraining, extractor by extractor: {took}. The nearest class mean of the features, 5-way 1-shot on "
+        f"validation classes, has an accuracy of {100 * scores['nearest_mean_accuracy']:.1f}."
     )
 
 
