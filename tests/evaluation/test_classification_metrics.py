@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import CalibrationBins, ClassificationScores, evaluate
+from nvdp.evaluation.metrics import CalibrationBins, ClassificationTotals, evaluate
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import build_model
 from nvdp.posteriors.prediction import ClassPrediction
@@ -16,21 +16,20 @@ def test_scores_of_a_hand_computed_case():
     right, wrong = [0.8, 0.2], [0.2, 0.8]
     prediction = ClassPrediction(torch.tensor([[[right, right], [right, wrong]]]).log())
     y = torch.tensor([1.0, 0.0]).expand(2, 2, 2)
-    scores = ClassificationScores()
-    scores.add_predictions(prediction, PointSet(torch.zeros(2, 2, 1), y, torch.ones(2, 2, dtype=torch.bool)))
+    scores = ClassificationTotals()
+    scores.add(prediction, PointSet(torch.zeros(2, 2, 1), y, torch.ones(2, 2, dtype=torch.bool)))
     result = scores.result()
     assert result["accuracy"] == pytest.approx(0.75)
     assert result["interval95"] == pytest.approx(1.96 * math.sqrt(0.125) / math.sqrt(2))
     assert result["nll"] == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
     assert result["ece"] == pytest.approx(0.8 - 0.75)
-    assert result["disagreement"] == pytest.approx(0, abs=1e-6)
 
 
 def test_padded_queries_do_not_count():
     prediction = ClassPrediction(torch.tensor([[[[0.9, 0.1], [0.1, 0.9]]]]).log())
     points = PointSet(torch.zeros(1, 2, 1), torch.tensor([[[1.0, 0.0], [1.0, 0.0]]]), torch.tensor([[True, False]]))
-    scores = ClassificationScores()
-    scores.add_predictions(prediction, points)
+    scores = ClassificationTotals()
+    scores.add(prediction, points)
     assert scores.result()["accuracy"] == 1.0
     assert scores.result()["nll"] == pytest.approx(-math.log(0.9))
 
@@ -65,6 +64,21 @@ def test_an_evaluation_says_what_was_scored_and_leaves_the_model_as_it_was(tasks
     with pytest.raises(InputError, match="'all'"):
         model.statistics = "all"
     assert model.statistics == "batch"
+
+
+def test_many_samples_agree_with_the_answer_without_sampling_and_few_are_worse(tasks):
+    sizes = {"decoder.width": 64, "meta.width": 16, "rates.sees": "contrast", "rates.path": "activations"}
+    model = build_model(ClassifierConfig("nvdp").updated(sizes))
+    few, many = (evaluate(model, [tasks], samples=samples) for samples in (2, 1_000))
+    assert few["without_sampling"] == many["without_sampling"]
+    exact = few["without_sampling"]["nll"]
+    assert many["nll"] == pytest.approx(exact, abs=0.02)
+    assert few["nll"] > exact + 0.03
+
+
+def test_without_sampling_a_deterministic_model_has_the_same_scores(tasks):
+    result = evaluate(build_model(ClassifierConfig("protonet")), [tasks])
+    assert {name: result[name] for name in result["without_sampling"]} == pytest.approx(result["without_sampling"])
 
 
 def test_the_same_seed_gives_the_same_evaluation(tasks):

@@ -85,6 +85,23 @@ def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
     torch.testing.assert_close(own, slope * expected, rtol=0, atol=1e-4 * own.abs().max().item())
 
 
+def test_with_directions_the_start_orders_classes_by_their_cosine_with_the_query():
+    changes = {"rates.sees": "directions", "rates.path": "activations"}
+    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **changes})).requires_grad_(False).double()
+    first_gain, last_gain = model.rates.row_gains
+    first_gain.zero_()
+    last_gain.fill_(1e-3)
+    for head in model.rates.heads:
+        head.weight.zero_()
+    tasks = model.embedded(rectified_blobs(0, 3, shot=3, noise=2.0).to(torch.float64))
+    logits = model.posterior_given(tasks.context).mean_outputs(tasks.x)
+    cosines = tasks.x @ F.normalize(class_means(tasks.context.x, tasks.context), dim=-1).mT
+    own, expected = (values - values.mean(-1, keepdim=True) for values in (logits, cosines))
+    slopes = (own * expected).sum((1, 2)) / expected.square().sum((1, 2))  # a task's classes share one
+    assert (slopes > 0).all()
+    torch.testing.assert_close(own, slopes[:, None, None] * expected, rtol=0, atol=1e-4 * own.abs().max().item())
+
+
 def test_an_input_that_a_class_excites_has_a_smaller_rate():
     model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **ACTIVATIONS})).requires_grad_(False)
     assert model.rates.row_gains[0].unique().tolist() == [GAINS[0]]

@@ -174,12 +174,15 @@ def _show_classifier(scores: dict[str, Any]) -> None:
     shape = f"{scores['way']}-way {scores['shot']}-shot"
     kind = ", transductive" if scores["transductive"] else ""
     table = Table(
-        "accuracy", "95 % interval", "NLL", "ECE",
+        "", "accuracy", "95 % interval", "NLL", "ECE",
         title=f"{scores['model']} on {scores['task']} ({scores['split']}), {shape}, {scores['tasks']} episodes{kind}",
     )  # fmt: skip
-    table.add_row(
-        f"{scores['accuracy']:.2%}", f"± {scores['interval95']:.2%}", f"{scores['nll']:.3f}", f"{scores['ece']:.3f}"
-    )
+    for title, each in (
+        ("without sampling", scores["without_sampling"]),
+        (f"mean of {scores['samples']} samples", scores),
+    ):
+        numbers = f"± {each['interval95']:.2%}", f"{each['nll']:.3f}", f"{each['ece']:.3f}"
+        table.add_row(title, f"{each['accuracy']:.2%}", *numbers)
     Console().print(table)
 
 

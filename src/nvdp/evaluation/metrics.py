@@ -224,14 +224,45 @@ class CalibrationBins:
 
 
 @dataclass
-class ClassificationScores:
-    """Accuracy, log-likelihood and calibration of the queries."""
+class ClassificationTotals:
+    """Accuracy, log-likelihood and calibration of one way to predict."""
 
-    default_samples: ClassVar[int] = 10  # the paper's
     accuracy: RunningMoments = field(default_factory=RunningMoments)
     nll: RunningMoments = field(default_factory=RunningMoments)
-    disagreement: RunningMoments = field(default_factory=RunningMoments)
     bins: CalibrationBins = field(default_factory=CalibrationBins)
+
+    def add(self, prediction: ClassPrediction, queries: PointSet) -> None:
+        """Take in the predictions at the queries of several tasks."""
+        mask, count = queries.mask, queries.count.clamp(min=1)
+        correct = prediction.top_class == queries.y.argmax(-1)
+        nll = -prediction.log_prob(queries.y)
+        self.accuracy.add((correct & mask).sum(-1) / count)
+        self.nll.add((nll * mask).sum(-1) / count)
+        self.bins.add(prediction.confidence[mask], correct[mask])
+
+    def result(self) -> dict[str, float]:
+        """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks."""
+        return {
+            "accuracy": self.accuracy.mean,
+            "interval95": NORMAL_95 * self.accuracy.stderr,
+            "std": self.accuracy.std,
+            "nll": self.nll.mean,
+            "nll_interval95": NORMAL_95 * self.nll.stderr,
+            "ece": self.bins.expected_error,
+        }
+
+
+@dataclass
+class ClassificationScores:
+    """Scores of the queries: of probabilities averaged over samples, as the paper does, and of those without sampling.
+
+    The second ones are what :meth:`~nvdp.posteriors.base.Posterior.predict` answers unless samples are asked for.
+    """
+
+    default_samples: ClassVar[int] = 10  # the paper's
+    sampled: ClassificationTotals = field(default_factory=ClassificationTotals)
+    without_sampling: ClassificationTotals = field(default_factory=ClassificationTotals)
+    disagreement: RunningMoments = field(default_factory=RunningMoments)
     ways: set[int] = field(default_factory=set)
     shots: set[int] = field(default_factory=set)
 
@@ -242,34 +273,22 @@ class ClassificationScores:
         used = tasks.target.mask.any(0)
         queries = PointSet(tasks.x[:, used], tasks.y[:, used], tasks.target.mask[:, used])
         prediction = posterior.components(queries.x, samples, generator)
-        self.add_predictions(prediction, queries)
+        self.sampled.add(prediction, queries)
+        self.without_sampling.add(posterior.predict(queries.x), queries)
+        self.disagreement.add((prediction.disagreement * queries.mask).sum(-1) / queries.count.clamp(min=1))
         self.ways.add(tasks.y.shape[-1])
         self.shots |= {int(shot) for shot in (tasks.y * tasks.is_context[..., None]).sum(1).unique()}
         return prediction.spread
 
-    def add_predictions(self, prediction: ClassPrediction, queries: PointSet) -> None:
-        """Take in the predictions at the queries of several tasks."""
-        mask, count = queries.mask, queries.count.clamp(min=1)
-        correct = prediction.top_class == queries.y.argmax(-1)
-        nll = -prediction.log_prob(queries.y)
-        self.accuracy.add((correct & mask).sum(-1) / count)
-        self.nll.add((nll * mask).sum(-1) / count)
-        self.disagreement.add((prediction.disagreement * mask).sum(-1) / count)
-        self.bins.add(prediction.confidence[mask], correct[mask])
-
     def result(self) -> dict[str, Any]:
-        """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks."""
+        """The scores with samples, and those without under a name of their own."""
         ways, shots = sorted(self.ways), sorted(self.shots)
         return {
             "way": ways[0] if len(ways) == 1 else ways,
             "shot": shots[0] if len(shots) == 1 else shots,
-            "accuracy": self.accuracy.mean,
-            "interval95": NORMAL_95 * self.accuracy.stderr,
-            "std": self.accuracy.std,
-            "nll": self.nll.mean,
-            "nll_interval95": NORMAL_95 * self.nll.stderr,
-            "ece": self.bins.expected_error,
+            **self.sampled.result(),
             "disagreement": self.disagreement.mean,
+            "without_sampling": self.without_sampling.result(),
         }
 
 

@@ -346,7 +346,7 @@ class ClassRatesConfig(Part):
     def __post_init__(self) -> None:
         self._check_between("floor", 0, 0.5, "rates")
         self._check_choice("rates", "bounds", ("affine", "clip"))
-        self._check_choice("rates", "sees", ("mean", "contrast"))
+        self._check_choice("rates", "sees", ("mean", "contrast", "directions"))
         self._check_choice("rates", "path", ("network", "activations"))
 
 

@@ -5,12 +5,13 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier, RegressionModel, class_means
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
-from nvdp.nn.class_rates import ActivationRates, standardised, start_from_nearest_mean
+from nvdp.nn.class_rates import ActivationRates, of_one_size, standardised, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
@@ -136,11 +137,15 @@ class ClassNVDP(FeatureClassifier):
         seen = means.flatten(0, 1) if self.config.decoder.sees == "x,r" else None
         if self.config.rates.sees == "contrast":
             means = standardised(means - means.mean(1, keepdim=True))
-        rates = self._rates(means.flatten(0, 1), seen)
+        elif self.config.rates.sees == "directions":
+            directions = F.normalize(means, dim=-1)
+            means = of_one_size(directions - directions.mean(1, keepdim=True))
+        rates = self._rates(means, seen)
         return ClassDropoutPosterior(rates, self.network, way, points.x.shape[-1], seen, self.engine)
 
-    def _rates(self, means: Float[Tensor, "row feature"], seen: Tensor | None) -> tuple[LayerRates, ...]:
+    def _rates(self, means: Float[Tensor, "task way feature"], seen: Tensor | None) -> tuple[LayerRates, ...]:
         if not isinstance(self.rates, ActivationRates):
-            return self.rates(means)
-        inputs = means if seen is None else torch.cat([means, seen], dim=-1)
-        return self.rates.of_class(means, next(iter(self.network.dropout_layers())), inputs)
+            return self.rates(means.flatten(0, 1))
+        inputs = means if seen is None else torch.cat([means, seen.view_as(means)], dim=-1)
+        scale = of_one_size if self.config.rates.sees == "directions" else standardised
+        return self.rates.of_class(means, next(iter(self.network.dropout_layers())), inputs, scale)

@@ -10,7 +10,7 @@ the curvature of s, the product of its mean with the query: training starts from
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ GAINS = (1.0, 2.0)  # initial gains of the first and the last layer's inputs
 NETWORK_SHARE = 0.1  # factor on the usual initial weights of the meta-network's heads
 COLUMNS_START = 3.0  # initial logits of the column experts: near a rate of 1, so that the rows decide
 LAYERS_START = (-1.0, 3.0)  # the first layer drops little: its noise reaches all hidden units
+SMALLEST_SQUARE = 1e-12  # of activations: classes that are all alike stay at 0
 LAST_WEIGHT = 0.2  # logits of classes some units apart: neither certain nor chance
 
 
@@ -35,6 +36,16 @@ def standardised(activations: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batc
     tensor([[-1.,  1.]])
     """
     return F.layer_norm(activations, activations.shape[-1:])
+
+
+def of_one_size(activations: Float[Tensor, "task way k"]) -> Float[Tensor, "task way k"]:
+    """The vectors of every task with a mean square of 1 over all of them, so that their differences keep their size.
+
+    >>> of_one_size(torch.tensor([[[0.0, 2.0], [2.0, 0.0]]]))[0].round(decimals=3)
+    tensor([[0.0000, 1.4140],
+            [1.4140, 0.0000]])
+    """
+    return activations * torch.rsqrt(activations.square().mean((-2, -1), keepdim=True) + SMALLEST_SQUARE)
 
 
 class ActivationRates(RateNetwork):
@@ -55,11 +66,18 @@ class ActivationRates(RateNetwork):
                 head.bias[:k], head.bias[k:-1], head.bias[-1] = 0.0, COLUMNS_START, start
 
     def of_class(
-        self, representation: Float[Tensor, "row r"], first: DropoutLinear, inputs: Float[Tensor, "row k"]
+        self,
+        representation: Float[Tensor, "task way r"],
+        first: DropoutLinear,
+        inputs: Float[Tensor, "task way k"],
+        scale: Callable[[Tensor], Tensor] = standardised,
     ) -> NetworkRates:
-        """Rates from the representation of a class and the inputs of the network's first layer at the class mean."""
-        seen = zip(self.hidden(representation), (inputs, inputs @ first.weight), strict=True)
-        logits = [self._with_activations(index, h, standardised(z)) for index, (h, z) in enumerate(seen)]
+        """Rates from the representation of a class and the inputs of the network's first layer at the class mean.
+
+        `scale` brings the activations of a task's classes to the size that the gains expect.
+        """
+        seen = zip(self.hidden(representation.flatten(0, 1)), (inputs, inputs @ first.weight), strict=True)
+        logits = [self._with_activations(index, h, scale(z).flatten(0, 1)) for index, (h, z) in enumerate(seen)]
         return self.of_logits(logits)[0]
 
     def _with_activations(self, index: int, h: Tensor, z: Float[Tensor, "row k"]) -> Float[Tensor, "row logit"]:

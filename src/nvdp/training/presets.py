@@ -220,6 +220,9 @@ RULES = (
         {"family": "few-shot", "preset": OWN, "model": "nvdp"},
         model={"rates.sees": "contrast", "rates.path": "activations"},
     ),
+    Rule(
+        {"family": "few-shot", "preset": OWN, "model": "nvdp", "regime": "features"}, model={"rates.sees": "directions"}
+    ),
     # Gradient steps of adaptation, as in the papers of these models.
     Rule({"family": "few-shot", "fixed_classes": True}, model={"gradient.steps": 5, "gradient.rate": 0.01}),
     Rule({"task": "omniglot-fewshot", "fixed_classes": True}, model={"gradient.rate": 0.1}),
@@ -324,6 +327,8 @@ def preset_config(
         regime = "end-to-end" if features is None else "features"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
         base = ClassifierConfig(model, way).updated(_extractor(task, data, features))
+        if model == "nvdp":  # at its start all features pass the hidden layer, each with both signs
+            base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
         changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
     else:
         families = dict.fromkeys(IMAGE_TASKS, "image") | {kind.name: "gp" for kind in GP_TASKS}

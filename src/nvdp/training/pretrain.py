@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, check_pool, class_source, draw_episodes
-from nvdp.data.features import Extract, concatenated, extractor_folders, images_at_once, write_features
+from nvdp.data.features import CachedFeatures, Extract, concatenated, extractor_folders, images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
@@ -29,7 +30,7 @@ from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.presets import CONV5_SIZE
-from nvdp.training.pretraining_images import Batch, TrainingImages
+from nvdp.training.pretraining_images import Batch, Teachers, TrainingImages
 from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, only_process, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
@@ -125,13 +126,16 @@ class ClassificationStep(nn.Module):
         self.model = model
 
     def forward(
-        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
+        self,
+        vectors: Float[Tensor, "image vector"],
+        classes: Int[Tensor, " image"],
+        taught: Float[Tensor, "scored class"] | None = None,
     ) -> dict[str, Float[Tensor, ""]]:
-        """The mean log-likelihood of the classes, which is the bound here."""
+        """The mean log-likelihood of the classes, or of classes drawn by the teachers, which is the bound here."""
         mixed = self.model.config.precision == "bf16-mixed"
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
             logits, labels = self.model(vectors, classes)
-        log_likelihood = -F.cross_entropy(logits.float(), labels)
+        log_likelihood = -F.cross_entropy(logits.float(), labels if taught is None else taught)
         return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
@@ -269,6 +273,22 @@ def nearest_mean_accuracy(pool: ClassPool, extract: Extract, episodes: EpisodeCo
     return torch.cat(hits).mean().item()
 
 
+def training_images(config: PretrainConfig) -> TrainingImages:
+    """The images that a configuration learns from, with its teachers."""
+    source = class_source(config.task, config.data)
+    pool = source.split("train")
+    if config.teachers is None:
+        return TrainingImages(pool, config)
+    features = CachedFeatures(source, config.teachers).split("train")
+    names, known = ([each.name(index) for index in range(each.classes)] for each in (pool, features))
+    if names != known or not np.array_equal(pool.class_counts, features.class_counts):
+        raise InputError(
+            f"the teachers {config.teachers} know {features.class_counts.sum():,} images of {features.classes:,} "
+            f"classes, which are not the {pool.class_counts.sum():,} of {pool.classes:,} to learn from"
+        )
+    return TrainingImages(pool, config, Teachers(features))
+
+
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
 
@@ -299,15 +319,17 @@ def pretrain(
     keep_freed_memory()
     use_threads(threads)
     source = class_source(config.task, config.data)
-    images, validation = TrainingImages(source.split("train"), config), source.split("validation")
+    validation = source.split("validation")
     source.split("test")  # refuses data that cannot be read before a folder is made
-    fewest = int(images.pool.counts.min())
+    fewest = int(source.split("train").counts.min())
     if config.objective == "episodes" and fewest < config.per_class:
         raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
     finished = resume and _is_whole(folder / EXTRACTOR)
+    images = None if finished else training_images(config)
     start_run(folder, config, resume, finished)
     with only_process(folder):
-        if not finished:
+        if images is not None:
+            said(f"{config.steps} steps of {config.batch} images, {config.precision}")
             outcome, model = _trained(config, folder, images, resume, device, progress)
             for note in outcome.notes:
                 said(f"note: {note}")
@@ -389,7 +411,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
         The configuration with both.
     """
     keep_freed_memory()
-    images = TrainingImages(class_source(config.task, config.data).split("train"), config)
+    images = training_images(config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name)
