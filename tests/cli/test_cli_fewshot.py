@@ -140,6 +140,7 @@ def test_an_extractor_learns_from_teachers_and_refuses_strange_ones(places, tmp_
     shutil.rmtree(tmp_path / "e1")
     ok("pretrain", TASK, "--out", "e2", "--resume", "--views", "image", "--quiet")  # a finished pupil needs no teacher
     (tmp_path / "e2" / "extractor.safetensors").unlink()
+    feature_cache._pool.cache_clear()  # as in a new process
     assert "e1 holds no features" in refusal("pretrain", TASK, "--out", "e2", "--resume", "--quiet")
 
 

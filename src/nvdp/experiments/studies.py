@@ -243,15 +243,21 @@ FEWSHOT_CHANGES: Changes = {
     SHIPPED: {},
     "rates-from-network-only": {"rates.path": "network"},
     "rates-from-mean": {"rates.sees": "mean"},
+    "rates-from-contrast": {"rates.sees": "contrast"},
     "paper-rates": {"rates.path": "network", "rates.sees": "mean"},
     "decoder-x,r": {"decoder.sees": "x,r"},
 }
 FEWSHOT_KL_WEIGHTS = (0.0, 1e-6, 1e-4, 1e-3)
-FEWSHOT_RIVALS = ("protonet", "versa", "cnp")
+FEWSHOT_RIVALS = ("protonet", "matching", "versa", "cnp", "maml", "meta-sgd")
+FEWSHOT_STEPS = 100, 1_500  # fewer for all, more for those whose steps are quick
+QUICK_RIVALS = FEWSHOT_RIVALS[:4]
 
 
 def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
-    """NVDP's classifier, one change at a time, and other methods, on the features of the first extractor of table 3."""
+    """NVDP's classifier, one change at a time, and other methods, on the features of the first extractor of table 3.
+
+    Shorter and longer trainings are what table 3's numbers of steps were chosen by.
+    """
     steps = {"quick": 20, "cpu": 300, "paper": 50_000}[budget]
     episodes = {"quick": 20, "cpu": 600, "paper": 600}[budget]
     features = None if budget == "paper" else next(iter(extractors_of(FEWSHOT_TASK, budget)))
@@ -263,6 +269,12 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
     runs = {name: config("nvdp", architecture=changes) for name, changes in FEWSHOT_CHANGES.items()}
     runs |= {f"kl-{weight:g}": config("nvdp", **_kl("elbo", weight)) for weight in FEWSHOT_KL_WEIGHTS}
     runs |= {name: config(name) for name in FEWSHOT_RIVALS}
+    if budget == "cpu":
+        fewer, more = FEWSHOT_STEPS
+        lengths = [(name, fewer) for name in ("nvdp", *FEWSHOT_RIVALS)] + [(name, more) for name in QUICK_RIVALS]
+        runs |= {
+            f"{name}-{length}-steps": config(name, steps=length, warmup_steps=length // 10) for name, length in lengths
+        }
     return _tuning_runs(runs, episodes)
 
 

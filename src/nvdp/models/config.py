@@ -340,7 +340,9 @@ class ClassRatesConfig(Part):
 
     bounds: str = "affine"  # or "clip", as in the paper
     floor: float = 0.01
-    sees: str = "mean"  # of a class's features; or "contrast": what sets it apart from the task's other classes
+    # The mean of a class's features; or what sets it apart from the task's other classes, brought to one size for each
+    # class ("contrast"), or to one size for each task after the means were brought to unit length ("directions").
+    sees: str = "mean"
     path: str = "network"  # the meta-network alone; or "activations": also the class's own, at a layer's inputs
 
     def __post_init__(self) -> None:

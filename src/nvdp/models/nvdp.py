@@ -102,7 +102,8 @@ class ClassNVDP(FeatureClassifier):
     With ``decoder.sees="x"`` all classes share the network's weights and differ by their rates alone; with ``"x,r"``
     the network also receives the class's mean features. With ``rates.sees="contrast"`` rates are made from the mean
     features less those of all the task's classes, brought to one size: classes then differ in their rates from the
-    start, where the plain means of new classes are nearly alike beside the noise of dropout. With
+    start, where the plain means of new classes are nearly alike beside the noise of dropout. With ``"directions"``
+    means are brought to unit length first, and all classes of a task to one size together. With
     ``rates.path="activations"`` they start from the class's own activations, and the whole from a nearest-mean
     classifier; features are then brought to one size wherever they come from. Any number of classes will do, whatever
     it was trained with.
