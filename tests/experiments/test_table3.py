@@ -29,7 +29,8 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
         assert shape.regime == "features" or (run.config.task == "omniglot-fewshot" and shape.way == 5)
         if run.config.model.name == "nvdp" and shape.regime == "features":
             rates, paper = run.config.model.rates, run.name.startswith(PAPER_RATES)
-            assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "contrast"))
+            assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "directions"))
+            assert run.config.model.decoder.width == (512 if paper else 1024)
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
         assert run.config.model.extractor.features == (512 if shape.regime == "features" else 256)
         if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
@@ -39,16 +40,19 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
     assert len(plan("paper")) == 48
     extractors = {run.config.episodes.features for run in runs}
     omniglot, mini = "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"
-    assert extractors == {None, f"{omniglot},{omniglot}-1", f"{mini},{mini}-1"}
+    assert extractors == {None, f"{omniglot}-1,{omniglot}-2", f"{mini}-1,{mini}-2"}
     recipes = list(extractors_of("miniimagenet", "cpu").values())
-    assert [(one.flips, one.views, one.seed) for one in recipes] == [(True, "mirrored", 0), (True, "mirrored", 1)]
+    assert [(one.flips, one.views, one.seed) for one in recipes] == [(True, "mirrored", seed) for seed in range(3)]
+    assert [one.teachers for one in recipes] == [None, None, f"{mini},{mini}-1"]
 
 
 def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
     made = []
     monkeypatch.setattr(table3, "_prepare_extractor", lambda name, config, device: made.append((name, config.seed)))
-    omniglot = [("table3-omniglot-fewshot-cpu", 0), ("table3-omniglot-fewshot-cpu-1", 1)]
-    mini = [("table3-miniimagenet-cpu", 0), ("table3-miniimagenet-cpu-1", 1)]
+    omniglot, mini = (
+        [(f"table3-{task}-cpu{end}", seed) for seed, end in enumerate(("", "-1", "-2"))]
+        for task in ("omniglot-fewshot", "miniimagenet")
+    )
     for only, expected in (("omniglot-20w", omniglot), ("end-to-end", []), (None, omniglot + mini)):
         made.clear()
         table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")

@@ -12,7 +12,7 @@ from nvdp.nn.class_rates import GAINS, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.tasks import TaskBatch
-from nvdp.training.pretrain import nearest_mean_hits
+from nvdp.training.nearest_mean import nearest_mean_hits
 
 WAY, FEATURES = 5, 32
 SIZES = {

@@ -21,6 +21,7 @@ from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.models.registry import build_model
 from nvdp.training.config import PretrainConfig
+from nvdp.training.nearest_mean import nearest_mean_accuracy
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import (
     EXTRACTOR,
@@ -28,7 +29,6 @@ from nvdp.training.pretrain import (
     build_classifier,
     join_extractor,
     load_extractor,
-    nearest_mean_accuracy,
     pretrain,
     pretrain_config,
     timed,

@@ -266,7 +266,7 @@ def pixels_in_words(data: dict[str, Any] | None) -> str:
 
 
 def fewshot_in_words(results: Results) -> str:
-    """NVDP's accuracy minus that of the best other method, in each column: without sampling, and with the paper's 10."""
+    """NVDP's accuracy minus that of the best other method in each column: without sampling, and with 10 samples."""
     lines = []
     for regime, title in REGIMES.items():
         for setting in SETTINGS:

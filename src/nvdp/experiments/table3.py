@@ -29,6 +29,7 @@ METHODS = {  # the paper's order and names
     "nvdp": "NVDP",
 }
 PAPER_RATES = "nvdp-paper-rates"  # a row of its own on features: NVDP with rates as the paper describes them
+PAPER_ARCHITECTURE = {"rates.path": "network", "rates.sees": "mean", "decoder.width": 512}
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
 def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
     method = method_of(row)
-    architecture = {"rates.path": "network", "rates.sees": "mean"} if row == PAPER_RATES else None
+    architecture = PAPER_ARCHITECTURE if row == PAPER_RATES else None
     features = ",".join(list(extractors_of(setting.task, budget))[-SEEN:]) if regime == "features" else None
     changes = _lengths(method, setting, budget, regime)
     config = preset_config(
