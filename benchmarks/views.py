@@ -1,15 +1,14 @@
-"""What means over views, more extractors and distillation bring: the nearest class mean on validation classes.
+"""What means over views and a second extractor bring: the nearest class mean of features on validation classes.
 
 python benchmarks/views.py EXTRACTOR[,EXTRACTOR] ... --json results/bench/views.json
 
 The committed file, with the extractors that `nvdp reproduce table3` leaves in the cache:
 
 O=table3-omniglot-fewshot-cpu M=table3-miniimagenet-cpu
-python benchmarks/views.py $O,$O-1,$O-2 $M,$M-1,$M-2 --ways 20 5 --json results/bench/views.json
+python benchmarks/views.py $O,$O-1 $M,$M-1 --ways 20 5 --json results/bench/views.json
 
-An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins the first, the second and
-their pupil. Scored are the first one's features of single views, each one's features as they are, and features of
-several, concatenated.
+An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins those of one task. Scored
+are the first one's features of single views, its features as they are, and those of all, concatenated.
 """
 
 import argparse
@@ -36,9 +35,8 @@ EPISODES, SEED, QUERIES = 600, 0, 15
 SHOTS = (1, 5)
 
 
-def of_single_views(extractor: str) -> Extract:
+def of_single_views(folder: Path) -> Extract:
     """An extractor without its views."""
-    folder = extractor_folder(extractor)
     model = build_classifier(replace(PretrainConfig.load(folder / CONFIG), views="image"), 1)
     model.extractor.load_state_dict(load_tensors(folder / EXTRACTOR)[0])
     return evaluated(model.requires_grad_(False))
@@ -65,21 +63,15 @@ def accuracies(pool: ClassPool, way: int) -> dict[str, dict[str, float]]:
 
 def row(extractors: str, way: int) -> dict[str, Any]:
     """Accuracies of a task by what its features are."""
-    first, second, pupil = extractor_names(extractors)
-    config = PretrainConfig.load(extractor_folder(first) / CONFIG)
+    first = extractor_folder(extractor_names(extractors)[0])
+    config = PretrainConfig.load(first / CONFIG)
     source = class_source(config.task, config.data)
-    pools = {"single views of the first": feature_pool(source.split("validation"), of_single_views(first))}
-    for title, names in {
-        "means over views of the first": (first,),
-        "of the second": (second,),
-        "of the pupil": (pupil,),
-        "of the first and the second": (first, second),
-        "of the first and the pupil": (first, pupil),
-        "of the second and the pupil": (second, pupil),
-        "of all three": (first, second, pupil),
-    }.items():
-        pools[title] = CachedFeatures(source, ",".join(names)).split("validation")
-    scores = {title: accuracies(pool, way) for title, pool in pools.items()}
+    pools = {
+        "single views": feature_pool(source.split("validation"), of_single_views(first)),
+        "means over views": CachedFeatures(source, str(first)).split("validation"),
+        "with a second extractor": CachedFeatures(source, extractors).split("validation"),
+    }
+    scores = {name: accuracies(pool, way) for name, pool in pools.items()}
     return {"task": config.task, "way": way, "episodes": EPISODES, "scores": scores}
 
 

@@ -121,29 +121,6 @@ def test_own_pictures_are_named_with_probabilities(places, own_pictures, run):
     assert inverted["queries"][0]["probabilities"] != flat["queries"][0]["probabilities"]
 
 
-def test_an_extractor_learns_from_teachers_and_refuses_strange_ones(places, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("nvdp.training.pretrain.VALIDATION_EPISODES", 4)
-    folder = ["--folder", places / "classes", "--size", "16"]
-    pretraining = ["--steps", "3", "--batch", "32", "--precision", "32-true", "--quiet"]
-    ok("pretrain", TASK, *folder, *pretraining, "--out", "e1")
-    ok("pretrain", TASK, *folder, *pretraining, "--teachers", "e1", "--out", "e2")
-    assert json.loads((tmp_path / "e2" / "config.json").read_text())["teachers"] == str(tmp_path / "e1")
-    assert len(json.loads((tmp_path / "e2" / "features.json").read_text())) == 1
-    weights = [(tmp_path / name / "extractor.safetensors").read_bytes() for name in ("e1", "e2")]
-    assert weights[0] != weights[1]  # the seed is the same: the teacher made the difference
-    assert "nowhere holds no features" in refusal(
-        "pretrain", TASK, *folder, *pretraining, "--teachers", "nowhere", "--out", "e3"
-    )
-    assert not (tmp_path / "e3").exists()
-    ok("pretrain", TASK, *folder, *pretraining, "--teachers", "e1", "--out", "e2", "--resume")
-    shutil.rmtree(tmp_path / "e1")
-    ok("pretrain", TASK, "--out", "e2", "--resume", "--views", "image", "--quiet")  # a finished pupil needs no teacher
-    (tmp_path / "e2" / "extractor.safetensors").unlink()
-    feature_cache._pool.cache_clear()  # as in a new process
-    assert "e1 holds no features" in refusal("pretrain", TASK, "--out", "e2", "--resume", "--quiet")
-
-
 def test_features_of_two_extractors_are_trained_on_and_their_views_may_change(places, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("nvdp.training.pretrain.VALIDATION_EPISODES", 4)

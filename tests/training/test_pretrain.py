@@ -32,9 +32,8 @@ from nvdp.training.pretrain import (
     pretrain,
     pretrain_config,
     timed,
-    training_images,
 )
-from nvdp.training.pretraining_images import CLASS_SCALE, EPISODE_SCALE, TrainingImages, shifted, warped
+from nvdp.training.pretraining_images import TrainingImages, shifted, warped
 from nvdp.training.run_folder import load_any_run, save_model, start_run
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
@@ -264,50 +263,6 @@ def test_queries_of_an_episode_are_classified_by_the_nearest_support_image(folde
     score = ClassificationStep(model)(vectors, torch.tensor([7, 7, 7, 3, 3, 3]))
     expected = torch.log_softmax(logits, -1)[torch.arange(4), labels].mean()
     assert score["bound"].item() == pytest.approx(expected.item())
-
-
-@pytest.mark.parametrize("objective", ["classes", "episodes"])
-def test_teachers_give_probabilities_of_what_is_scored_by_their_own_features(folder, tmp_path, objective):
-    pretrain(config(folder), tmp_path / "teacher", **QUIET)
-    taught = config(folder, objective=objective, per_class=2, teachers=str(tmp_path / "teacher"), shifts=0, warps=0.0)
-    images = training_images(taught)
-    features = CachedFeatures(class_source(taught.task, taught.data), taught.teachers).split("train")
-    plain = TrainingImages(images.pool, replace(taught, teachers=None))
-    for step in range(3):
-        vectors, classes, probabilities = images.batch(step)
-        assert torch.equal(vectors, plain.batch(step)[0])
-        every = F.normalize(torch.tensor(features.points), dim=-1)
-        rows = [next(n for n, each in enumerate(_all_images(images.pool)) if torch.equal(each, one)) for one in vectors]
-        if objective == "episodes":
-            cosines = every[rows[1::2]] @ every[rows[::2]].mT
-        else:
-            means = F.normalize(every.unflatten(0, (-1, 18)).sum(1), dim=-1)
-            cosines = every[rows] @ means.mT
-        scale = {"classes": CLASS_SCALE, "episodes": EPISODE_SCALE}[objective]
-        torch.testing.assert_close(probabilities, (scale * cosines).softmax(-1), rtol=1e-4, atol=1e-6)
-        right = torch.arange(len(probabilities)) if objective == "episodes" else classes
-        assert probabilities.gather(1, right[:, None]).mean() > 1.5 / probabilities.shape[1]
-
-
-def _all_images(pool):
-    return pool.vectors(np.arange(pool.classes), np.tile(np.arange(18), (pool.classes, 1))).flatten(0, 1)
-
-
-def test_a_pupil_refuses_teachers_of_other_classes_and_replaced_ones(folder, tmp_path):
-    pretrain(config(folder), tmp_path / "teacher", **QUIET)
-    other = tmp_path / "other"
-    shutil.copytree(folder, other)
-    shutil.rmtree(other / "c00")
-    with pytest.raises(InputError, match=r"which are not the .* to learn from"):
-        pretrain(config(other, teachers=str(tmp_path / "teacher")), tmp_path / "out", **QUIET)
-    assert not (tmp_path / "out").exists()
-    taught = config(folder, teachers=str(tmp_path / "teacher"))
-    start_run(tmp_path / "out", taught, resume=False)
-    shutil.rmtree(tmp_path / "teacher")
-    feature_cache._pool.cache_clear()
-    pretrain(config(folder, seed=1), tmp_path / "teacher", **QUIET)
-    with pytest.raises(InputError, match="put the earlier extractor back"):
-        pretrain(taught, tmp_path / "out", resume=True, **QUIET)
 
 
 def test_episodes_need_images_enough(folder, tmp_path):

@@ -232,27 +232,19 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _extractor_places(given_names: str | None) -> str | None:
-    """Extractors as a configuration keeps them: their folders with whole paths, or names in the cache."""
-    from nvdp.data.features import extractor_names
-
-    if given_names is None:
-        return None
-    names = [Path(name) for name in extractor_names(given_names)]
-    places = [str(name.resolve() if name.is_dir() else name) for name in names]
-    for place in places:
-        if len(places) > 1 and "," in place:
-            raise InputError(f"{place} has a comma in its path; several extractors need paths without one: rename it")
-    return ",".join(places)
-
-
 def _episode_settings(
     task: str, way: int | None, shot: int | None, queries: int | None, features: str | None
 ) -> dict[str, Any]:
     """What `nvdp train` was told about episodes; refused for a task that has none."""
     from nvdp.data.episodes import FEWSHOT_TASKS
+    from nvdp.data.features import extractor_names
 
-    settings = given({"way": way, "shot": shot, "queries": queries, "features": _extractor_places(features)})
+    names = [] if features is None else [Path(name) for name in extractor_names(features)]
+    places = [str(name.resolve() if name.is_dir() else name) for name in names]
+    for place in places:
+        if len(places) > 1 and "," in place:
+            raise InputError(f"{place} has a comma in its path; several extractors need paths without one: rename it")
+    settings = given({"way": way, "shot": shot, "queries": queries, "features": ",".join(places) or None})
     if settings and task not in FEWSHOT_TASKS:
         raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
     return settings
@@ -301,13 +293,6 @@ def pretrain(
             help="Features are means over these views: image, moved (the image and four moved copies) or mirrored (its "
             "mirror image too). With --resume they may change: the features are then written again. (default: moved; "
             "miniimagenet: mirrored)"
-        ),
-    ] = None,
-    teachers: Annotated[
-        str | None,
-        typer.Option(
-            help="Extractors of the same images, with commas between them: learn the probabilities that they give to "
-            "the classes. (default: none)"
         ),
     ] = None,
     precision: Annotated[
@@ -362,10 +347,11 @@ def pretrain(
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
         settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-        settings |= {"shifts": shifts, "warps": warps, "views": views, "teachers": _extractor_places(teachers)}
+        settings |= {"shifts": shifts, "warps": warps, "views": views}
         config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
+        typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
     stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
     if stopped is not None:
         typer.echo("stopped and saved; --resume continues", err=True)

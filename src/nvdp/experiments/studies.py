@@ -271,10 +271,10 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
     runs |= {name: config(name) for name in FEWSHOT_RIVALS}
     if budget == "cpu":
         fewer, more = FEWSHOT_STEPS
-        lengths = [(name, fewer) for name in ("nvdp", *FEWSHOT_RIVALS)] + [(name, more) for name in QUICK_RIVALS]
-        runs |= {
-            f"{name}-{length}-steps": config(name, steps=length, warmup_steps=length // 10) for name, length in lengths
-        }
+        lengths = [(name, fewer) for name in (SHIPPED, *FEWSHOT_RIVALS)] + [(name, more) for name in QUICK_RIVALS]
+        for name, length in lengths:
+            model = "nvdp" if name == SHIPPED else name
+            runs[f"{name}-{length}-steps"] = config(model, steps=length, warmup_steps=length // 10)
     return _tuning_runs(runs, episodes)
 
 

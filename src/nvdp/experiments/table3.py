@@ -71,11 +71,9 @@ WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates
 # Steps of every extractor of a task; cpu: some 35 and 25 minutes of a core for Omniglot, 80 and 65 for miniImageNet.
 EXTRACTOR_STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "quick": {"omniglot-fewshot": (10,), "miniimagenet": (2,)},
-    "cpu": {"omniglot-fewshot": (7_000, 5_000, 5_000), "miniimagenet": (23_000, 18_000, 12_000)},
+    "cpu": {"omniglot-fewshot": (7_000, 5_000), "miniimagenet": (23_000, 18_000)},
     "paper": {},
 }
-TEACHERS = 2  # an extractor after these learns from them
-SEEN = 2  # of a task's extractors, the last: the features that all methods see
 
 
 def regimes_of(setting: Setting, budget: str) -> tuple[str, ...]:
@@ -118,7 +116,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
     method = method_of(row)
     architecture = PAPER_ARCHITECTURE if row == PAPER_RATES else None
-    features = ",".join(list(extractors_of(setting.task, budget))[-SEEN:]) if regime == "features" else None
+    features = ",".join(extractors_of(setting.task, budget)) if regime == "features" else None
     changes = _lengths(method, setting, budget, regime)
     config = preset_config(
         setting.task,
@@ -149,28 +147,21 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
 
 
 def extractors_of(task: str, budget: str) -> dict[str, PretrainConfig]:
-    """The extractors of a task: how each is pretrained, by its name in the user's cache."""
-    extractors: dict[str, PretrainConfig] = {}
-    for seed, steps in enumerate(EXTRACTOR_STEPS[budget][task]):
-        name = f"table3-{task}-{budget}" + (f"-{seed}" if seed else "")
-        teachers = ",".join(extractors) if seed >= TEACHERS else None
-        extractors[name] = pretrain_config(task, steps=steps, seed=seed, teachers=teachers)
-    return extractors
+    """The extractors that the runs of a budget share: how each is pretrained, by its name in the user's cache."""
+    return {
+        f"table3-{task}-{budget}" + (f"-{seed}" if seed else ""): pretrain_config(task, steps=steps, seed=seed)
+        for seed, steps in enumerate(EXTRACTOR_STEPS[budget][task])
+    }
 
 
 def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
-    """Pretrain the extractors that the runs need, and their teachers, unless they exist; an interrupted one resumes."""
-    seen: dict[str, set[str]] = {}
-    for run in runs:
-        if run.config.episodes and (features := run.config.episodes.features):
-            seen.setdefault(run.config.task, set()).update(extractor_names(features))
-    for task, names in seen.items():
-        extractors = extractors_of(task, budget)
-        texts = [taught for name in names if (taught := extractors[name].teachers)]
-        teachers = {teacher for text in texts for teacher in extractor_names(text)}
-        for name, config in extractors.items():
-            if name in names | teachers:
-                _prepare_extractor(name, config, device)
+    """Pretrain the extractors that the runs need and that do not exist yet; an interrupted one resumes."""
+    shapes = [(run.config.task, run.config.episodes) for run in runs]
+    needed = [
+        (task, name) for task, shape in shapes if shape and shape.features for name in extractor_names(shape.features)
+    ]
+    for task, name in dict.fromkeys(needed):
+        _prepare_extractor(name, extractors_of(task, budget)[name], device)
 
 
 def _prepare_extractor(name: str, config: PretrainConfig, device: str) -> None:

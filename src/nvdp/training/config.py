@@ -123,7 +123,6 @@ class PretrainConfig:
 
     With the objective ``classes`` it classifies the training classes by a head that is not kept; with ``episodes`` each
     step is an episode of one shot, `per_class` images a class, and queries are classified by the nearest direction.
-    With `teachers` it learns the probabilities that these extractors give to the classes, in place of the classes.
     """
 
     task: str
@@ -145,7 +144,6 @@ class PretrainConfig:
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored too (mirrored)
-    teachers: str | None = None  # folders of extractors, or their names in the cache, with commas between them
     precision: str = "32-true"  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50

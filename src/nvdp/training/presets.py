@@ -327,7 +327,7 @@ def preset_config(
         regime = "end-to-end" if features is None else "features"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
         base = ClassifierConfig(model, way).updated(_extractor(task, data, features))
-        if model == "nvdp":  # at its start all features pass the hidden layer, each with both signs
+        if model == "nvdp" and preset in OWN and features is not None:  # its start needs every feature with both signs
             base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
         changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
     else:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import class_source
-from nvdp.data.features import CachedFeatures, Extract, concatenated, extractor_folders, write_features
+from nvdp.data.features import Extract, concatenated, extractor_folders, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
@@ -30,7 +29,7 @@ from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.presets import CONV5_SIZE
-from nvdp.training.pretraining_images import Batch, Teachers, TrainingImages
+from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, only_process, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
@@ -126,16 +125,13 @@ class ClassificationStep(nn.Module):
         self.model = model
 
     def forward(
-        self,
-        vectors: Float[Tensor, "image vector"],
-        classes: Int[Tensor, " image"],
-        taught: Float[Tensor, "scored class"] | None = None,
+        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
     ) -> dict[str, Float[Tensor, ""]]:
-        """The mean log-likelihood of the classes, or of classes drawn by the teachers, which is the bound here."""
+        """The mean log-likelihood of the classes, which is the bound here."""
         mixed = self.model.config.precision == "bf16-mixed"
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
             logits, labels = self.model(vectors, classes)
-        log_likelihood = -F.cross_entropy(logits.float(), labels if taught is None else taught)
+        log_likelihood = -F.cross_entropy(logits.float(), labels)
         return {"bound": log_likelihood, "LL": log_likelihood.detach()}
 
 
@@ -237,22 +233,6 @@ def join_extractor(run: Path, out: Path) -> None:
     save_model(out, joined, step)
 
 
-def training_images(config: PretrainConfig) -> TrainingImages:
-    """The images that a configuration learns from, with its teachers."""
-    source = class_source(config.task, config.data)
-    pool = source.split("train")
-    if config.teachers is None:
-        return TrainingImages(pool, config)
-    features = CachedFeatures(source, config.teachers).split("train")
-    names, known = ([each.name(index) for index in range(each.classes)] for each in (pool, features))
-    if names != known or not np.array_equal(pool.class_counts, features.class_counts):
-        raise InputError(
-            f"the teachers {config.teachers} know {features.class_counts.sum():,} images of {features.classes:,} "
-            f"classes, which are not the {pool.class_counts.sum():,} of {pool.classes:,} to learn from"
-        )
-    return TrainingImages(pool, config, Teachers(features))
-
-
 VALIDATION_EPISODES = 100
 TIMED_STEPS = 3
 
@@ -283,17 +263,15 @@ def pretrain(
     keep_freed_memory()
     use_threads(threads)
     source = class_source(config.task, config.data)
-    validation = source.split("validation")
+    images, validation = TrainingImages(source.split("train"), config), source.split("validation")
     source.split("test")  # refuses data that cannot be read before a folder is made
-    fewest = int(source.split("train").counts.min())
+    fewest = int(images.pool.counts.min())
     if config.objective == "episodes" and fewest < config.per_class:
         raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
     finished = resume and _is_whole(folder / EXTRACTOR)
-    images = None if finished else training_images(config)
     start_run(folder, config, resume, finished)
     with only_process(folder):
-        if images is not None:
-            said(f"{config.steps} steps of {config.batch} images, {config.precision}")
+        if not finished:
             outcome, model = _trained(config, folder, images, resume, device, progress)
             for note in outcome.notes:
                 said(f"note: {note}")
@@ -375,7 +353,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
         The configuration with both.
     """
     keep_freed_memory()
-    images = training_images(config)
+    images = TrainingImages(class_source(config.task, config.data).split("train"), config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name)

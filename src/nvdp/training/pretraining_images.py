@@ -14,9 +14,7 @@ from nvdp.training.config import PretrainConfig
 
 # Largest affine maps of a warp of 1: radians, shear, and moves in halves of an image; scales change by ±1.
 LARGEST_TURN, LARGEST_SHEAR, LARGEST_MOVE = 1.3, 1.5, 0.75
-# Of the teachers' cosines, before their softmax: of 10 and 15 for classes, 20 and 40 for episodes, after minutes.
-CLASS_SCALE, EPISODE_SCALE = 10.0, 20.0
-Batch = tuple[Tensor, ...]  # images as rows, their classes and, with teachers, the probabilities of what is scored
+Batch = tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]  # images as rows, and their classes
 
 
 def shifted(
@@ -49,41 +47,16 @@ def warped(
     return F.grid_sample(images, grid, align_corners=False)
 
 
-class Teachers:
-    """The probabilities that extractors give to classes (Hinton et al. 2015), from their features of all images.
-
-    Args:
-        features: Of the training images, in their order.
-    """
-
-    def __init__(self, features: ClassPool) -> None:
-        counts = torch.from_numpy(features.class_counts)
-        self.directions = F.normalize(torch.tensor(features.points), dim=-1)
-        classes = torch.repeat_interleave(torch.arange(len(counts)), counts)
-        sums = torch.zeros(len(counts), self.directions.shape[1]).index_add(0, classes, self.directions)
-        self.class_directions = F.normalize(sums, dim=-1)
-
-    def of_classes(self, images: Int[Tensor, " image"]) -> Float[Tensor, "image class"]:
-        """Probabilities of all training classes for images: by the cosine with a class's mean direction."""
-        return torch.softmax(CLASS_SCALE * self.directions[images] @ self.class_directions.mT, dim=-1)
-
-    def of_episode(self, images: Int[Tensor, "class one"]) -> Float[Tensor, "query class"]:
-        """Probabilities of an episode's classes for all but the first image of each: by the cosine with these."""
-        queries = self.directions[images[:, 1:].flatten()]
-        return torch.softmax(EPISODE_SCALE * queries @ self.directions[images[:, 0]].mT, dim=-1)
-
-
 @dataclass(frozen=True)
 class TrainingImages:
     """All images of the training classes in an order that each epoch shuffles anew, or episodes of them."""
 
     pool: ClassPool
     config: PretrainConfig
-    teachers: Teachers | None = None
 
     def batch(self, step: int) -> Batch:
         """The images and classes of a step, augmented; without episodes, no image comes twice in an epoch."""
-        vectors, classes, *taught = self._episode(step) if self.config.objective == "episodes" else self._plain(step)
+        vectors, classes = self._episode(step) if self.config.objective == "episodes" else self._plain(step)
         config, generator = self.config, derived_generator(self.config.seed, "augmentation", step)
         images = vectors.view(len(vectors), config.channels, config.size, config.size)
         if config.flips:
@@ -93,7 +66,7 @@ class TrainingImages:
             images = warped(images, config.warps, generator)
         if config.shifts:
             images = shifted(images, config.shifts, generator)
-        return images.flatten(1), classes, *taught
+        return images.flatten(1), classes
 
     def _episode(self, step: int) -> Batch:
         """Images of some classes, `per_class` of each one after another."""
@@ -102,12 +75,7 @@ class TrainingImages:
         classes = random.choice(pool.classes, min(config.batch // config.per_class, pool.classes), replace=False)
         counts = pool.class_counts[classes]
         places = np.stack([random.choice(count, config.per_class, replace=False) for count in counts])
-        vectors, repeated = pool.vectors(classes, places).flatten(0, 1), np.repeat(classes, config.per_class)
-        if self.teachers is None:
-            return vectors, torch.from_numpy(repeated)
-        starts = np.cumsum(pool.class_counts) - pool.class_counts
-        images = torch.from_numpy(starts[classes][:, None] + places)
-        return vectors, torch.from_numpy(repeated), self.teachers.of_episode(images)
+        return pool.vectors(classes, places).flatten(0, 1), torch.from_numpy(np.repeat(classes, config.per_class))
 
     def _plain(self, step: int) -> Batch:
         counts = self.pool.class_counts
@@ -118,6 +86,4 @@ class TrainingImages:
         ends = np.cumsum(counts)
         classes = np.searchsorted(ends, chosen, side="right")
         vectors = self.pool.vectors(classes, (chosen - (ends - counts)[classes])[:, None])[:, 0]
-        if self.teachers is None:
-            return vectors, torch.from_numpy(classes)
-        return vectors, torch.from_numpy(classes), self.teachers.of_classes(torch.from_numpy(chosen))
+        return vectors, torch.from_numpy(classes)

@@ -45,7 +45,8 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool, finished: bool
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
             changed = [f"{name} was {old.get(name)}, now {new.get(name)}" for name in names]
             raise InputError(f"{folder} holds a run with other settings: {'; '.join(changed)}")
-        check_features(folder, config)
+        if isinstance(config, RunConfig):
+            check_features(folder, config)
         if not finished:
             _check_checkpoints(folder, config)
         return
@@ -53,31 +54,23 @@ def start_run(folder: Path, config: TrainingConfig, resume: bool, finished: bool
         raise InputError(f"{folder} is a file; --out needs a folder")
     if folder.exists() and set(folder.iterdir()) - set(unfinished(folder)):
         raise InputError(f"{folder} is not empty and holds no run; choose another --out")
-    origins = _current_origins(config)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make {folder}: {error.strerror}") from None
     if not os.access(folder, os.W_OK):
         raise InputError(f"cannot write to {folder}: permission denied")
+    origins = _current_origins(config) if isinstance(config, RunConfig) else []
     write_new_text(existing, config.to_json())
     if origins:
         write_new_text(folder / FEATURES, json.dumps(origins, indent=2) + "\n")
 
 
-def _features_of(config: TrainingConfig) -> str | None:
-    """The extractors whose features a run needs: what it is trained on, or the teachers of another extractor."""
-    if isinstance(config, RunConfig):
-        return None if config.episodes is None else config.episodes.features
-    return config.teachers
-
-
-def _current_origins(config: TrainingConfig) -> list[str]:
-    """What identifies the features of every extractor now; nothing for runs that need none."""
-    features = _features_of(config)
-    return (
-        [described_features(place, config.task)["origin"] for place in extractor_folders(features)] if features else []
-    )
+def _current_origins(config: RunConfig) -> list[str]:
+    """What identifies the features of every extractor now; nothing for runs that are not on features."""
+    if config.episodes is None or config.episodes.features is None:
+        return []
+    return [described_features(place, config.task)["origin"] for place in extractor_folders(config.episodes.features)]
 
 
 def feature_origins(folder: Path) -> list[str]:
@@ -96,12 +89,11 @@ def feature_origins(folder: Path) -> list[str]:
     return origins
 
 
-def check_features(folder: Path, config: TrainingConfig) -> None:
+def check_features(folder: Path, config: RunConfig) -> None:
     """Refuse a run whose features have been replaced; absent ones are reported by the command that needs them."""
-    features = _features_of(config)
-    if features is None:
+    if config.episodes is None or config.episodes.features is None:
         return
-    places, origins = extractor_folders(features), feature_origins(folder)
+    places, origins = extractor_folders(config.episodes.features), feature_origins(folder)
     if len(places) != len(origins):
         raise InputError(
             f"{folder / FEATURES} tells of {len(origins)} extractors, {CONFIG} of {len(places)}; train it again"
