@@ -34,7 +34,7 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
         assert run.config.model.extractor.features == (512 if shape.regime == "features" else 256)
         if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
-            assert run.config.steps == (300 if run.config.task == "omniglot-fewshot" else 100)
+            assert run.config.steps == 100
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
     assert {regimes_of(setting, "paper") for setting in SETTINGS} == {("end-to-end",)}
     assert len(plan("paper")) == 48

@@ -45,6 +45,8 @@ ACTIVATIONS = {"rates.sees": "contrast", "rates.path": "activations"}
 VARIANTS = {
     "nvdp, contrast": {"rates.sees": "contrast", "decoder.sees": "x,r"},
     "nvdp, activations": ACTIVATIONS,
+    "nvdp, directions": {"rates.sees": "directions", "rates.path": "activations"},
+    "nvdp, directions and r": {"rates.sees": "directions", "rates.path": "activations", "decoder.sees": "x,r"},
     "nvdp, activations and r": {"rates.path": "activations", "decoder.sees": "x,r"},
 }
 

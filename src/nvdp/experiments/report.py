@@ -158,8 +158,7 @@ def _per_cent(result: Result) -> Estimate:
     return 100 * each["accuracy"], 100 * each["interval95"] / 1.96
 
 
-def _per_cent_exact(result: Result) -> Estimate:
-    """The accuracy without sampling."""
+def _per_cent_without_sampling(result: Result) -> Estimate:
     return _per_cent({"evaluation": result["evaluation"]["without_sampling"]})
 
 
@@ -209,7 +208,7 @@ def compared(rows: dict[str, Result], base: str, measure: Callable[[Result], Est
     between = [name for name in gaps if name not in above and name not in below]
     rates = {name: row["evaluation"]["mean_rate"] for name, row in rows.items()}
     collapsed = [name for name, rate in rates.items() if rate is not None and rate < COLLAPSED_RATE]
-    score = "accuracy without sampling" if measure is _per_cent_exact else "*LL mean*"
+    score = "accuracy" if measure is _per_cent else "*LL mean*"
     return (
         f"Compared with `{base}` in {score}, clearly higher: {_named(above)}; no clear difference: {_named(between)}; "
         f"clearly lower: {_named(below)}. Mean rate below {COLLAPSED_RATE}: {_named(collapsed)}."
@@ -270,13 +269,12 @@ def fewshot_in_words(results: Results) -> str:
     lines = []
     for regime, title in REGIMES.items():
         for setting in SETTINGS:
-            rows = results.table3(setting, regime)
-            rows.pop(PAPER_RATES, None)
+            rows = {name: row for name, row in results.table3(setting, regime).items() if name != PAPER_RATES}
             if "nvdp" not in rows or len(rows) < 2:
                 continue
             gaps = [_nvdp_ahead(rows, _per_cent) + " with 10 samples"]
             if all("without_sampling" in row["evaluation"] for row in rows.values()):
-                gaps.insert(0, _nvdp_ahead(rows, _per_cent_exact) + " without sampling")
+                gaps.insert(0, _nvdp_ahead(rows, _per_cent_without_sampling) + " without sampling")
             lines.append(f"- {setting.paper}, {title}: {'; '.join(gaps)}.")
     return "\n".join(lines)
 
@@ -378,7 +376,7 @@ PARTS: dict[str, Part] = {
     "fewshot-choices": choices_table,
     "fewshot-choices.steps": lambda results: _steps(results.runs("fewshot-choices").values()),
     "fewshot-choices.tasks": lambda results: _tasks(results.runs("fewshot-choices").values()),
-    "fewshot-choices.words": lambda results: compared(results.runs("fewshot-choices"), SHIPPED, _per_cent_exact),
+    "fewshot-choices.words": lambda results: compared(results.runs("fewshot-choices"), SHIPPED, _per_cent),
     **_study("attentive", lambda rows: [highest(rows)]),
     **_study("learning", lambda rows: [highest(rows)]),
     **_study("figure9", lambda rows: [compared(rows, "nvdp")]),

@@ -260,14 +260,21 @@ def _features_used(scores: dict[str, Any]) -> str:
 def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
     paper = paper_numbers()["table3"]
     transductive = any("transductive" in row for row in rows.values())
-    exact = all("without_sampling" in row["evaluation"] for row in rows.values())
-    head = ["method", "paper", *(["without sampling", "ECE"] if exact else []), "10 samples", "NLL", "ECE"]
+    unsampled = any("without_sampling" in row["evaluation"] for row in rows.values())
+    head = [
+        "method",
+        "paper",
+        *(["without sampling", "ECE"] if unsampled else []),
+        "10 samples",
+        "their NLL",
+        "their ECE",
+    ]
     head += [*(["transductive"] if transductive else []), "steps", "seconds"]
     lines = []
     for name, row in rows.items():
         each = row["evaluation"]
         printed = paper[METHODS[method_of(name)]].get(setting.paper)
-        cells = [f"`{name}`", printed_accuracy(printed), *(_without_sampling(each) if exact else [])]
+        cells = [f"`{name}`", printed_accuracy(printed), *(_without_sampling(each) if unsampled else [])]
         cells += [_accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
         if transductive:
             cells.append(_accuracy(row["transductive"]) if "transductive" in row else "")
@@ -275,9 +282,10 @@ def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
     return markdown_table(head, lines)
 
 
-def _without_sampling(evaluation: dict[str, Any]) -> list[str]:
-    each = evaluation["without_sampling"]
-    return [_accuracy(each), f"{each['ece']:.3f}"]
+def _without_sampling(evaluation: dict[str, Any]) -> tuple[str, str]:
+    """Accuracy and ECE without sampling; results of an earlier version do not have them."""
+    each = evaluation.get("without_sampling")
+    return ("–", "–") if each is None else (_accuracy(each), f"{each['ece']:.3f}")
 
 
 def _accuracy(evaluation: dict[str, Any]) -> str:
@@ -328,10 +336,9 @@ def choices_table(results: Results) -> str:
     lines = []
     for name, row in results.runs("fewshot-choices").items():
         each = row["evaluation"]
-        cells = [f"`{name}`", *_without_sampling(each), _accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
-        lines.append([*cells, _number(each["mean_rate"], ".3f"), f"{row['steps']:,}", f"{row['seconds']:.0f}"])
-    head = ["run", "without sampling", "ECE", "10 samples", "NLL", "ECE", "rate", "steps", "seconds"]
-    return markdown_table(head, lines) if lines else ""
+        cells = [f"`{name}`", _accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
+        lines.append([*cells, _number(each["mean_rate"], ".3f"), f"{row['seconds']:.0f}"])
+    return markdown_table(["run", "accuracy", "NLL", "ECE", "rate", "seconds"], lines) if lines else ""
 
 
 def readme_table(results: Results) -> str:

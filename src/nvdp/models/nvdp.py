@@ -11,7 +11,7 @@ from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier, RegressionModel, class_means
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
-from nvdp.nn.class_rates import ActivationRates, of_one_size, standardised, start_from_nearest_mean
+from nvdp.nn.class_rates import ActivationRates, scaled_by_task, standardised, start_from_nearest_mean
 from nvdp.nn.dropout import DropoutNetwork
 from nvdp.nn.likelihoods import GaussianLikelihood
 from nvdp.nn.rates import LayerRates, RateBounds, RateNetwork
@@ -140,7 +140,7 @@ class ClassNVDP(FeatureClassifier):
             means = standardised(means - means.mean(1, keepdim=True))
         elif self.config.rates.sees == "directions":
             directions = F.normalize(means, dim=-1)
-            means = of_one_size(directions - directions.mean(1, keepdim=True))
+            means = scaled_by_task(directions - directions.mean(1, keepdim=True))
         rates = self._rates(means, seen)
         return ClassDropoutPosterior(rates, self.network, way, points.x.shape[-1], seen, self.engine)
 
@@ -148,5 +148,5 @@ class ClassNVDP(FeatureClassifier):
         if not isinstance(self.rates, ActivationRates):
             return self.rates(means.flatten(0, 1))
         inputs = means if seen is None else torch.cat([means, seen.view_as(means)], dim=-1)
-        scale = of_one_size if self.config.rates.sees == "directions" else standardised
+        scale = scaled_by_task if self.config.rates.sees == "directions" else standardised
         return self.rates.of_class(means, next(iter(self.network.dropout_layers())), inputs, scale)

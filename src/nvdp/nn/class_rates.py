@@ -1,8 +1,8 @@
 """Dropout rates of a class from its own activations: inputs that the class activates are kept (eq. 2 and 3).
 
 The row logits get a skip connection, a = g(r) − gain ∘ z. Here z are the activations of the class mean at the layer's
-inputs, standardised to mean 0 and standard deviation 1. Rates are still the product of experts of eq. 3 and still a
-function of the class representation alone.
+inputs, standardised to mean 0 and standard deviation 1, or scaled by one factor for all classes of a task, which keeps
+how they differ. Rates are still the product of experts of eq. 3 and still a function of the class representation alone.
 
 With g near zero, first weights [Q, −Q] of orthonormal Q and equal last weights, every pair of hidden units adds
 s(z)·relu(u) + s(−z)·relu(−u) = |u|/2 + (s(z) − ½) u, so that the logit of a class is, up to what all classes share and
@@ -38,10 +38,10 @@ def standardised(activations: Float[Tensor, "*batch k"]) -> Float[Tensor, "*batc
     return F.layer_norm(activations, activations.shape[-1:])
 
 
-def of_one_size(activations: Float[Tensor, "task way k"]) -> Float[Tensor, "task way k"]:
-    """The vectors of every task with a mean square of 1 over all of them, so that their differences keep their size.
+def scaled_by_task(activations: Float[Tensor, "task way k"]) -> Float[Tensor, "task way k"]:
+    """One factor for each task, so that the mean square over the vectors of its classes is 1.
 
-    >>> of_one_size(torch.tensor([[[0.0, 2.0], [2.0, 0.0]]]))[0].round(decimals=3)
+    >>> scaled_by_task(torch.tensor([[[0.0, 2.0], [2.0, 0.0]]]))[0].round(decimals=3)
     tensor([[0.0000, 1.4140],
             [1.4140, 0.0000]])
     """
