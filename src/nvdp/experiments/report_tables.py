@@ -261,15 +261,8 @@ def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
     paper = paper_numbers()["table3"]
     transductive = any("transductive" in row for row in rows.values())
     unsampled = any("without_sampling" in row["evaluation"] for row in rows.values())
-    head = [
-        "method",
-        "paper",
-        *(["without sampling", "ECE"] if unsampled else []),
-        "10 samples",
-        "their NLL",
-        "their ECE",
-    ]
-    head += [*(["transductive"] if transductive else []), "steps", "seconds"]
+    head = ["method", "paper", *(["without sampling", "ECE"] if unsampled else [])]
+    head += ["10 samples", "their NLL", "their ECE", *(["transductive"] if transductive else []), "steps", "seconds"]
     lines = []
     for name, row in rows.items():
         each = row["evaluation"]
