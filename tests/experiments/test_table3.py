@@ -115,6 +115,29 @@ def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path
     assert "| Omniglot 5-way 1-shot | 102 | 480 | 2.5 | 0.6 |" in text
 
 
+def test_accuracies_without_sampling_have_columns_of_their_own_and_are_compared_with_their_like(tmp_path):
+    mini = SETTINGS[-1]
+    other = {"without_sampling": {"accuracy": 0.7, "interval95": 0.005, "ece": 0.02}}
+    (tmp_path / "table3").mkdir()
+
+    def page(**rows):
+        for name, row in rows.items():
+            result_path(tmp_path, "table3", "cpu", f"{name}-{mini.short}-features").write_text(json.dumps(row))
+        return results_page(tmp_path)
+
+    nvdp, cnp = result("nvdp", mini, "features", 0.6, **other), result("cnp", mini, "features", 0.65)
+    text = page(nvdp=nvdp, cnp=cnp)
+    assert "| `nvdp` | 68.12 ± 1.04 | 70.00 ± 0.50 | 0.020 | 60.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
+    assert "| – | – | 65.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
+    words = next(line for line in text.splitlines() if "`nvdp` minus `cnp`" in line)
+    assert "-5.00" in words
+    assert "without sampling" not in words  # cnp is of an earlier version
+    exact = {"accuracy": 0.65, "interval95": 0.004, "ece": 0.01}
+    text = page(cnp=result("cnp", mini, "features", 0.65, without_sampling=exact))
+    words = next(line for line in text.splitlines() if "`nvdp` minus `cnp`" in line)
+    assert "+5.00 ± 0.33 (15.3 standard errors) without sampling; `nvdp` minus `cnp`" in words
+
+
 @pytest.fixture
 def pictures(tmp_path, monkeypatch):
     monkeypatch.setenv("NVDP_CACHE", str(tmp_path / "cache"))

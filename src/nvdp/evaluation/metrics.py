@@ -315,7 +315,8 @@ def evaluate(
 
     Returns:
         For regression "scores" (LL, RLL, PLL), "coverage", "crps", "rmse" and "spread"; for classification "accuracy",
-        "nll", "ece" and others with samples, and under "without_sampling" without them; for both the number of tasks and the mean dropout rates.
+        "nll", "ece" and others with samples, and under "without_sampling" without them; for both the number of tasks
+        and the mean dropout rates.
     """
     model.eval()
     totals = SCORES[model.config.kind]()

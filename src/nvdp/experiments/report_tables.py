@@ -329,9 +329,10 @@ def choices_table(results: Results) -> str:
     lines = []
     for name, row in results.runs("fewshot-choices").items():
         each = row["evaluation"]
-        cells = [f"`{name}`", _accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
+        cells = [f"`{name}`", *_without_sampling(each), _accuracy(each), f"{each['nll']:.3f}", f"{each['ece']:.3f}"]
         lines.append([*cells, _number(each["mean_rate"], ".3f"), f"{row['seconds']:.0f}"])
-    return markdown_table(["run", "accuracy", "NLL", "ECE", "rate", "seconds"], lines) if lines else ""
+    head = ["run", "without sampling", "ECE", "10 samples", "their NLL", "their ECE", "rate", "seconds"]
+    return markdown_table(head, lines) if lines else ""
 
 
 def readme_table(results: Results) -> str:
