@@ -92,7 +92,7 @@ def test_a_choice_of_the_classifier_has_a_row(tmp_path):
     written(tmp_path, "fewshot-choices", {"shipped": row, "kl-0": row, "protonet": other})
     page = results_page(tmp_path)
     assert "| `shipped` | – | – | 50.00 ± 0.80 | 1.200 | 0.020 | 0.250 | 60 |" in page
-    assert "| `protonet` | 40.00 ± 0.80 | 1.200 | 0.020 |  | 9 |" in page
+    assert "| `protonet` | – | – | 40.00 ± 0.80 | 1.200 | 0.020 |  | 9 |" in page
     assert "in accuracy, clearly higher: none; no clear difference: `kl-0`; clearly lower: `protonet`." in page
 
 
