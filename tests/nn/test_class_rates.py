@@ -67,13 +67,18 @@ def test_paired_first_weights_keep_products_of_inputs_for_any_width():
             torch.testing.assert_close(products, half / inputs * torch.eye(inputs), atol=1e-5, rtol=0)
 
 
-def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
-    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **ACTIVATIONS})).requires_grad_(False).double()
+def with_small_gains(**changes):
+    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **changes})).requires_grad_(False).double()
     first_gain, last_gain = model.rates.row_gains
     first_gain.zero_()
     last_gain.fill_(1e-3)
     for head in model.rates.heads:
         head.weight.zero_()
+    return model
+
+
+def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
+    model = with_small_gains(**ACTIVATIONS)
     tasks = model.embedded(rectified_blobs(0, 3).to(torch.float64))
     logits = model.posterior_given(tasks.context).mean_outputs(tasks.x)  # (task, point, way)
     means = class_means(tasks.context.x, tasks.context)
@@ -86,13 +91,7 @@ def test_with_small_gains_the_start_is_the_product_of_query_and_class_mean():
 
 
 def test_with_directions_the_start_orders_classes_by_their_cosine_with_the_query():
-    changes = {"rates.sees": "directions", "rates.path": "activations"}
-    model = build_model(ClassifierConfig("nvdp").updated({**SIZES, **changes})).requires_grad_(False).double()
-    first_gain, last_gain = model.rates.row_gains
-    first_gain.zero_()
-    last_gain.fill_(1e-3)
-    for head in model.rates.heads:
-        head.weight.zero_()
+    model = with_small_gains(**ACTIVATIONS | {"rates.sees": "directions"})
     tasks = model.embedded(rectified_blobs(0, 3, shot=3, noise=2.0).to(torch.float64))
     logits = model.posterior_given(tasks.context).mean_outputs(tasks.x)
     cosines = tasks.x @ F.normalize(class_means(tasks.context.x, tasks.context), dim=-1).mT
