@@ -11,6 +11,7 @@ from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.objectives import KLScale
+from nvdp.system import avoid_broken_amx
 from nvdp.tasks import TaskBatch
 from nvdp.training.loop import TrainingStep
 from nvdp.training.presets import FOURIER
@@ -86,6 +87,7 @@ def models() -> Iterator[tuple[str, ModelConfig, Callable[[MetaModel], None]]]:
 
 def extreme_inputs(precision: str, every: int = 1) -> Tally:
     """Every model with every input in one precision; or every nth of these pairs."""
+    avoid_broken_amx()
     tally = Tally(
         f"{precision}: rates at both bounds, constant y, one point, 10,000 points, x and y of 1e±6, x far outside"
     )

@@ -10,9 +10,11 @@ import pytest  # noqa: E402
 import torch  # noqa: E402
 
 from nvdp.models.config import ModelConfig  # noqa: E402
+from nvdp.system import avoid_broken_amx  # noqa: E402
 from nvdp.tasks import Task, TaskBatch  # noqa: E402
 
 torch.set_num_threads(1)
+avoid_broken_amx()  # before the first product; the processes of pytest-xdist inherit what it found
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which the processes of pytest-xdist ignore
 
 

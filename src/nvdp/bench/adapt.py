@@ -27,6 +27,7 @@ from nvdp.loading import Predictor, load
 from nvdp.models.base import MetaModel
 from nvdp.nn.likelihoods import gaussian_log_prob
 from nvdp.randomness import derived_generator
+from nvdp.system import avoid_broken_amx
 from nvdp.tasks import PointSet, TaskBatch
 from nvdp.training.run_folder import load_run
 
@@ -156,6 +157,7 @@ def adapt_rows(
     run: Path | None, rounds: int, seconds: float, contexts: Sequence[int] = CONTEXTS, many: int = MANY
 ) -> list[dict[str, Any]]:
     """A row for each context size, each round with a task of its own, and one for many tasks at once."""
+    avoid_broken_amx()
     model = _model(run)
     methods = {"ours": adapted(model), "mean_weights": adapted(model, mean_weights=True)}
     methods |= {"conv": adapted(load("gp").model), "general": adapted(load("general"))}

@@ -23,7 +23,8 @@ MOST_BYTES = 1_000_000  # of a config.json
 OPTIMIZERS, SCHEDULES = ("adam", "nadam", "muon"), ("cosine", "constant")
 PRETRAIN_OPTIMIZERS, PRETRAIN_OBJECTIVES = ("sgd", "muon"), ("classes", "episodes")
 MOST_WARPS = 0.5  # larger affine maps mirror some images
-HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), ("32-true", "bf16-mixed"), "extractor"
+FULL_PRECISION = "32-true"
+HEADS, PRECISIONS, EXTRACTOR_KIND = ("cosine", "linear"), (FULL_PRECISION, "bf16-mixed"), "extractor"
 _GROUPS: dict[str, tuple[type, ...]] = {
     "model": (ModelConfig, ClassifierConfig),
     "kl": (KLScale,),
@@ -144,7 +145,7 @@ class PretrainConfig:
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored too (mirrored)
-    precision: str = "32-true"  # or "bf16-mixed"
+    precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
     checkpoint_every: int = 500

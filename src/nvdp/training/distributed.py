@@ -23,7 +23,9 @@ from torch import Tensor, nn
 from nvdp.errors import InputError
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.randomness import ShareOfNoise
+from nvdp.system import avoid_broken_amx
 from nvdp.tasks import TaskBatch
+from nvdp.training.config import FULL_PRECISION
 from nvdp.training.optimizers import clip_gradients
 
 if TYPE_CHECKING:  # Fabric takes as long to import as PyTorch
@@ -39,7 +41,7 @@ class Machine:
 
     device: str = "auto"
     devices: int = 1
-    precision: str = "32-true"
+    precision: str = FULL_PRECISION
     threads: int | None = None
     engine: str = "fused"  # or "autograd"
 
@@ -182,6 +184,8 @@ def _fabric(machine: Machine) -> "Fabric":
     from lightning_fabric.strategies.ddp import DDPStrategy
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
+    if machine.precision != FULL_PRECISION:
+        avoid_broken_amx()
     local, processes = _local_processes(), processes_of(machine)
     devices = local or machine.devices
     strategy: str | DDPStrategy = "auto"

@@ -21,9 +21,9 @@ from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
 from nvdp.nn.extractors import ConvExtractor
 from nvdp.randomness import derived_seed
-from nvdp.system import chosen_device, keep_freed_memory, use_threads
+from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
-from nvdp.training.config import PRECISIONS, PretrainConfig, RunConfig
+from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig, RunConfig
 from nvdp.training.distributed import SingleProcess
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
@@ -128,7 +128,7 @@ class ClassificationStep(nn.Module):
         self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
     ) -> dict[str, Float[Tensor, ""]]:
         """The mean log-likelihood of the classes, which is the bound here."""
-        mixed = self.model.config.precision == "bf16-mixed"
+        mixed = self.model.config.precision != FULL_PRECISION
         with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
             logits, labels = self.model(vectors, classes)
         log_likelihood = -F.cross_entropy(logits.float(), labels)
@@ -262,6 +262,8 @@ def pretrain(
     """
     keep_freed_memory()
     use_threads(threads)
+    if config.precision != FULL_PRECISION:
+        avoid_broken_amx()
     source = class_source(config.task, config.data)
     images, validation = TrainingImages(source.split("train"), config), source.split("validation")
     source.split("test")  # refuses data that cannot be read before a folder is made
@@ -353,6 +355,8 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
         The configuration with both.
     """
     keep_freed_memory()
+    if precision != FULL_PRECISION:
+        avoid_broken_amx()
     images = TrainingImages(class_source(config.task, config.data).split("train"), config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):

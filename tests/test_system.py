@@ -1,0 +1,46 @@
+"""The machine: instructions that a processor announces and cannot run."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from nvdp.system import avoid_broken_amx
+
+ISA = "ONEDNN_MAX_CPU_ISA"
+DIES, WORKS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)", "pass"
+
+
+@pytest.fixture
+def announced(tmp_path, monkeypatch):
+    """A processor that announces AMX."""
+    monkeypatch.delenv(ISA, raising=False)
+    path = tmp_path / "cpuinfo"
+    path.write_text("flags : fpu avx512_bf16 amx_bf16 amx_tile amx_int8\n")
+    return path
+
+
+@pytest.mark.parametrize(("trial", "found"), [(DIES, "AVX512_CORE_FP16"), (WORKS, None)])
+def test_amx_is_avoided_only_where_a_product_dies(announced, monkeypatch, trial, found):
+    avoid_broken_amx(announced, trial)
+    assert os.environ.get(ISA) == found
+    monkeypatch.delenv(ISA, raising=False)
+
+
+def test_a_choice_of_the_user_stays_and_nothing_is_tried_without_amx(announced, tmp_path, monkeypatch):
+    monkeypatch.setenv(ISA, "AVX2")
+    avoid_broken_amx(announced, DIES)
+    assert os.environ[ISA] == "AVX2"
+    monkeypatch.delenv(ISA)
+    announced.write_text("flags : fpu avx2\n")
+    for path in (announced, tmp_path / "absent"):
+        avoid_broken_amx(path, DIES)
+        assert ISA not in os.environ
+
+
+def test_a_product_in_bfloat16_works_after_it():
+    """On a processor whose AMX is broken this process would end by a signal."""
+    code = "from nvdp.system import avoid_broken_amx as a; a(); import torch; b = torch.ones(64, 64).bfloat16(); b @ b"
+    environment = {name: value for name, value in os.environ.items() if name != ISA}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
