@@ -30,9 +30,10 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
         if run.config.model.name == "nvdp" and shape.regime == "features":
             rates, paper = run.config.model.rates, run.name.startswith(PAPER_RATES)
             assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "directions"))
-            assert run.config.model.decoder.width == (512 if paper else 1024)
+            assert run.config.model.decoder.width == (512 if paper else 2 * run.config.model.extractor.features)
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
-        assert run.config.model.extractor.features == (512 if shape.regime == "features" else 256)
+        of_extractors = 3 * 96 if run.config.task == "omniglot-fewshot" else 2 * 256
+        assert run.config.model.extractor.features == (of_extractors if shape.regime == "features" else 256)
         if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
             assert run.config.steps == 100
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
@@ -40,7 +41,7 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
     assert len(plan("paper")) == 48
     extractors = {run.config.episodes.features for run in runs}
     omniglot, mini = "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"
-    assert extractors == {None, f"{omniglot},{omniglot}-1", f"{mini},{mini}-1"}
+    assert extractors == {None, f"{omniglot},{omniglot}-1,{omniglot}-2", f"{mini},{mini}-1"}
     recipes = list(extractors_of("miniimagenet", "cpu").values())
     assert [(one.flips, one.views, one.seed) for one in recipes] == [(True, "mirrored", 0), (True, "mirrored", 1)]
 
@@ -48,7 +49,7 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
 def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
     made = []
     monkeypatch.setattr(table3, "_prepare_extractor", lambda name, config, device: made.append((name, config.seed)))
-    omniglot = [("table3-omniglot-fewshot-cpu", 0), ("table3-omniglot-fewshot-cpu-1", 1)]
+    omniglot = [("table3-omniglot-fewshot-cpu" + (f"-{seed}" if seed else ""), seed) for seed in range(3)]
     mini = [("table3-miniimagenet-cpu", 0), ("table3-miniimagenet-cpu-1", 1)]
     for only, expected in (("omniglot-20w", omniglot), ("end-to-end", []), (None, omniglot + mini)):
         made.clear()

@@ -113,6 +113,34 @@ def test_features_are_means_over_views_and_follow_a_change_of_them(folder, tmp_p
     assert torch.allclose(made, expected, atol=1e-5)
 
 
+def test_components_of_features_keep_angles_and_follow_a_change_of_them(folder, tmp_path):
+    whole, out = config(folder), tmp_path / "out"
+    pretrain(whole, out, **QUIET)
+    source, places = class_source(whole.task, whole.data), np.arange(18)
+    cached, trained = CachedFeatures(source, str(out)), load_file(out / EXTRACTOR)
+    before = cached.split("test").vectors(np.array(0), places)
+    for components in (63, 5):
+        reduced = config(folder, components=components)
+        (out / "config.json").write_text(reduced.to_json())
+        pretrain(reduced, out, resume=True, **QUIET)
+        feature_cache._pool.cache_clear()
+        after = cached.split("test").vectors(np.array(0), places)
+        directions = load_file(out / EXTRACTOR)["directions"]
+        assert torch.allclose(directions.mT @ directions, torch.eye(components), atol=1e-5)
+        assert torch.allclose(after, before @ directions, atol=1e-4)
+        assert (after.norm(dim=-1) <= before.norm(dim=-1) * 1.001).all()
+        if components == 63:
+            assert torch.allclose(torch.cdist(after, after), torch.cdist(before, before), atol=0.05 * before.norm())
+    assert preset_config(whole.task, "cnp", data=whole.data, features=str(out)).model.extractor.features == 5
+    (out / "config.json").write_text(whole.to_json())
+    pretrain(whole, out, resume=True, **QUIET)
+    again = load_file(out / EXTRACTOR)
+    assert again.keys() == trained.keys()
+    assert all(torch.equal(again[name], trained[name]) for name in trained)
+    with pytest.raises(InputError, match="components of features are 64; expected from 1 to 63"):
+        config(folder, components=64)
+
+
 def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
     names = [str(tmp_path / name) for name in ("first", "second")]
     for seed, name in enumerate(names):

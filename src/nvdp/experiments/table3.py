@@ -67,12 +67,14 @@ GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a ste
 FEATURE_STEPS = {"nvdp": 100, PAPER_RATES: 500, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500}
 OTHER_FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
-# Steps of every extractor of a task; cpu: some 35 and 25 minutes of a core for Omniglot, 80 and 65 for miniImageNet.
+# Steps of every extractor of a task; cpu: some 40 minutes of a core for each of Omniglot, 80 and 65 for miniImageNet.
 EXTRACTOR_STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "quick": {"omniglot-fewshot": (10,), "miniimagenet": (2,)},
-    "cpu": {"omniglot-fewshot": (7_000, 5_000), "miniimagenet": (23_000, 18_000)},
+    "cpu": {"omniglot-fewshot": (7_000, 9_000, 9_000), "miniimagenet": (23_000, 18_000)},
     "paper": {},
 }
+# Of Omniglot's three extractors components are kept that together are about as many as the paper's 256 features.
+EXTRACTOR_SETTINGS: dict[str, dict[str, Any]] = {"omniglot-fewshot": {"views": "warped", "components": 96}}
 
 
 def regimes_of(setting: Setting, budget: str) -> tuple[str, ...]:
@@ -114,8 +116,11 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
 def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
     method = method_of(row)
-    architecture = PAPER_ARCHITECTURE if row == PAPER_RATES else None
-    features = ",".join(extractors_of(setting.task, budget)) if regime == "features" else None
+    architecture: dict[str, Any] = dict(PAPER_ARCHITECTURE) if row == PAPER_RATES else {}
+    extractors = extractors_of(setting.task, budget) if regime == "features" else {}
+    if extractors:
+        architecture["extractor.features"] = sum(one.features for one in extractors.values())
+    features = ",".join(extractors) or None
     changes = _lengths(method, setting, budget, regime)
     config = preset_config(
         setting.task,
@@ -147,7 +152,9 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
 def extractors_of(task: str, budget: str) -> dict[str, PretrainConfig]:
     """The extractors that the runs of a budget share: how each is pretrained, by its name in the user's cache."""
     return {
-        f"table3-{task}-{budget}" + (f"-{seed}" if seed else ""): pretrain_config(task, steps=steps, seed=seed)
+        f"table3-{task}-{budget}" + (f"-{seed}" if seed else ""): pretrain_config(
+            task, steps=steps, seed=seed, **EXTRACTOR_SETTINGS.get(task, {})
+        )
         for seed, steps in enumerate(EXTRACTOR_STEPS[budget][task])
     }
 

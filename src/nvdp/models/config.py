@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.nn.encoders import SET_ENCODERS
-from nvdp.nn.extractors import EXTRACTORS, VIEWS
+from nvdp.nn.extractors import EXTRACTORS, VIEWS, check_components
 from nvdp.nn.mlp import InputScale
 
 MAX_FOURIER = 64
@@ -302,7 +302,10 @@ class ExtractorConfig(Part):
     normalise: bool = True  # features given as x are brought to mean 0 and deviation 1, each vector by itself
     last_relu: bool = True  # of the convolutions
     normalise_own: bool = False  # the same as `normalise` for features of the model's own convolutions
-    views: str = "image"  # whose features are averaged outside training: the image, moved copies, mirrored too
+    views: str = (
+        "image"  # whose features are averaged outside training: the image, moved copies, mirrored or warped too
+    )
+    components: int | None = None  # of the convolutions' features that are kept; None: all
     statistics: str | None = None
 
     def __post_init__(self) -> None:
@@ -310,13 +313,18 @@ class ExtractorConfig(Part):
         self._check_choice("extractor", "name", (*EXTRACTORS, "none"))
         self._check_choice("extractor", "statistics", STATISTICS)
         self._check_choice("extractor", "views", VIEWS)
-        if self.name == "none" and self.views != "image":
+        if self.name == "none":
+            for setting, expected in (("views", "image"), ("components", None)):
+                if (value := getattr(self, setting)) != expected:
+                    raise InputError(
+                        f"model setting 'extractor.{setting}' is {value!r}, but features are given; expected {expected}"
+                    )
+            return
+        given = EXTRACTORS[self.name].features(self.size)
+        check_components(self.components, given)
+        if self.features != (kept := self.components or given):
             raise InputError(
-                f"model setting 'extractor.views' is '{self.views}', but features are given; expected image"
-            )
-        if self.name != "none" and self.features != (given := EXTRACTORS[self.name].features(self.size)):
-            raise InputError(
-                f"model setting 'extractor.features' is {self.features}; {self.name} gives {given} for images of "
+                f"model setting 'extractor.features' is {self.features}; {self.name} gives {kept} for images of "
                 f"{self.size}×{self.size}"
             )
 

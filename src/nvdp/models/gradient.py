@@ -27,11 +27,11 @@ class GradientModel(Classifier):
     def __init__(self, config: ClassifierConfig, learned_rates: bool = False, noisy: bool = False) -> None:
         super().__init__(config)
         images = config.extractor
-        if not images.last_relu or images.normalise_own or images.views != "image":
+        given = images.last_relu, images.normalise_own, images.views, images.components
+        if given != (expected := (True, False, "image", None)):
             raise InputError(
-                f"{config.name} has the paper's convolutions; settings 'last_relu', 'normalise_own' and 'views' of its "
-                f"extractor are {images.last_relu}, {images.normalise_own} and '{images.views}'; expected True, False "
-                "and 'image'"
+                f"{config.name} has the paper's convolutions; settings 'last_relu', 'normalise_own', 'views' and "
+                f"'components' of its extractor are {given}; expected {expected}"
             )
         self.network = TaskNetwork(
             images.name,

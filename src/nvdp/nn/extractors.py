@@ -11,6 +11,7 @@ normalisation, which is monotone (a negative scale is moved into the convolution
 gradient.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,10 @@ from nvdp.randomness import standard_normal
 
 CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
-VIEWS = ("image", "moved", "mirrored")
-MOVE = 20  # views are moved by the size of an image over this number; another one needs other names of views
+VIEWS = ("image", "moved", "mirrored", "warped")
+# Views are moved by the size of an image over MOVE. Those that are warped too are turned by WARP radians, scaled or
+# sheared by WARP, each in both directions. Other numbers need other names of views.
+MOVE, WARP = 20, 0.2
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,10 @@ class ConvShape:
         for _ in range(self.blocks):  # patches halve an image once and pool once less
             size = (size + self.keep_odd) // 2
         return CHANNELS * size * size
+
+    def directions(self, size: int, components: int | None) -> tuple[int, int] | None:
+        """The shape of the matrix that reduces features to components, if they are reduced."""
+        return None if components is None else (self.features(size), components)
 
     def inputs(self, channels: int) -> int:
         """Channels that the first block sees."""
@@ -194,12 +201,12 @@ class ConvBlock(nn.Module):
 
 
 def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
-    """The views of images whose features are averaged: as they are, moved to four corners, and mirrored too.
+    """The views of images whose features are averaged: as they are, moved to four corners, and mirrored or warped too.
 
-    What comes in with a move repeats the edge.
+    What comes in with a move repeats the edge; what comes in with an affine map is 0.
 
     >>> [len(image_views(torch.zeros(2, 1, 28, 28), views)) for views in VIEWS]
-    [1, 5, 6]
+    [1, 5, 6, 11]
     """
     if views == "image":
         return [images]
@@ -208,21 +215,59 @@ def image_views(images: Float[Tensor, "image channel row column"], views: str) -
     padded = F.pad(images, (far,) * 4, mode="replicate")
     corners = [(row, column) for row in (0, 2 * far) for column in (0, 2 * far)]
     moved = [padded[..., row : row + size, column : column + size] for row, column in corners]
-    return [images, *moved, *([images.flip(-1)] if views == "mirrored" else [])]
+    further = {"mirrored": lambda: [images.flip(-1)], "warped": lambda: _warped(images)}
+    return [images, *moved, *(further[views]() if views in further else [])]
+
+
+def _warped(images: Float[Tensor, "image channel row column"]) -> list[Tensor]:
+    """Images turned, scaled and sheared, a little in both directions."""
+    maps = []
+    for by in (WARP, -WARP):
+        turn = [[math.cos(by), -math.sin(by), 0.0], [math.sin(by), math.cos(by), 0.0]]
+        maps += [turn, [[1 + by, 0.0, 0.0], [0.0, 1 + by, 0.0]], [[1.0, by, 0.0], [0.0, 1.0, 0.0]]]
+    grids = [torch.tensor(each, dtype=images.dtype, device=images.device).expand(len(images), 2, 3) for each in maps]
+    shape = list(images.shape)
+    return [
+        F.grid_sample(images, F.affine_grid(each, shape, align_corners=False), align_corners=False) for each in grids
+    ]
+
+
+def principal_directions(
+    features: Float[Tensor, "image feature"], components: int
+) -> Float[Tensor, "feature component"]:
+    """The directions along which features at unit length have the largest mean squares, the largest first.
+
+    >>> principal_directions(torch.tensor([[3.0, 0.1], [-2.0, 0.0], [0.0, 1.0]]), 1).abs().round()
+    tensor([[1.],
+            [0.]])
+    """
+    unit = F.normalize(features.double(), dim=-1)
+    directions = torch.linalg.eigh(unit.mT @ unit).eigenvectors.flip(-1)[:, :components]
+    return directions.to(features.dtype)
 
 
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 
     Without `last_relu` features have both signs, so cosine similarities use the whole sphere (Gidaris and Komodakis
-    2018). Outside training an image's features are the mean over its `views`.
+    2018). Outside training an image's features are the mean over its `views`. `directions`, given by the shape of
+    their matrix, reduce this mean to its coordinates along them; they are part of the state, not of the training.
 
     >>> extractor = ConvExtractor("conv4", 1).eval()
     >>> extractor(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 256])
     """
 
-    def __init__(self, name: str, channels: int, last_relu: bool = True, views: str = "image") -> None:
+    directions: Tensor | None
+
+    def __init__(
+        self,
+        name: str,
+        channels: int,
+        last_relu: bool = True,
+        views: str = "image",
+        directions: tuple[int, int] | None = None,
+    ) -> None:
         super().__init__()
         if views not in VIEWS:
             raise unknown_name("views of an image", views, VIEWS)
@@ -232,22 +277,30 @@ class ConvExtractor(nn.Module):
             ConvBlock(CHANNELS if index else self.shape.inputs(channels), relu=last_relu or index < last)
             for index in range(last + 1)
         )
+        self.register_buffer("directions", None if directions is None else torch.eye(*directions))
 
     def forward(
         self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
     ) -> Float[Tensor, "image feature"]:
         """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
-        if self.training or self.views == "image":
+        if self.training:
             return self._features(images, statistics)
-        views = image_views(images, self.views)
-        return torch.stack([self._features(view, statistics) for view in views]).mean(0)
+        features = [self._features(view, statistics) for view in image_views(images, self.views)]
+        mean = torch.stack(features).mean(0)
+        return mean if self.directions is None else mean @ self.directions
 
     def _features(self, images: Tensor, statistics: str) -> Float[Tensor, "image feature"]:
         maps = self.shape.patched(images)
         for index, block in enumerate(self.blocks):
             maps = block(maps, statistics, self.shape.keep_odd, self.shape.window(index))
         return maps.flatten(1)
+
+
+def check_components(components: int | None, features: int) -> None:
+    """Raise an error unless so many components can be kept of so many features."""
+    if components is not None and not 1 <= components < features:
+        raise InputError(f"components of features are {components}; expected from 1 to {features - 1}, or none for all")
 
 
 def check_statistics(statistics: str, known: tuple[str, ...] = STATISTICS) -> None:

@@ -15,7 +15,7 @@ from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
-from nvdp.nn.extractors import EXTRACTORS, VIEWS
+from nvdp.nn.extractors import EXTRACTORS, VIEWS, check_components
 from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2
@@ -144,7 +144,8 @@ class PretrainConfig:
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
-    views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored too (mirrored)
+    views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored or warped ones too
+    components: int | None = None  # principal components of the features that are kept; None: all features
     precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -172,6 +173,7 @@ class PretrainConfig:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:
             raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
+        check_components(self.components, EXTRACTORS[self.extractor].features(self.size))
         if self.objective == "episodes":
             self._check_episodes()
         if self.kind != EXTRACTOR_KIND:
@@ -190,7 +192,7 @@ class PretrainConfig:
     @property
     def features(self) -> int:
         """Numbers that come out of the extractor."""
-        return EXTRACTORS[self.extractor].features(self.size)
+        return self.components or EXTRACTORS[self.extractor].features(self.size)
 
     def to_json(self) -> str:
         """The text of config.json."""

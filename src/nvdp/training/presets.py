@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
-from nvdp.data.features import extractor_names
+from nvdp.data.features import described_features, extractor_folders, has_features
 from nvdp.data.gp import MaternTNPTasks, TNPTasks
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
@@ -326,7 +326,7 @@ def preset_config(
             queries = 5 if preset in OWN and features is None else 15
         regime = "end-to-end" if features is None else "features"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
-        base = ClassifierConfig(model, way).updated(_extractor(task, data, features))
+        base = ClassifierConfig(model, way).updated(_extractor(task, data, features) | dict(architecture or {}))
         if model == "nvdp" and preset in OWN and features is not None:  # its start needs every feature with both signs
             base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
         changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
@@ -405,7 +405,9 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
     name = "conv5" if source.size >= CONV5_SIZE else "conv4"
     width = EXTRACTORS[name].features(source.size)
     if features is not None:
-        return {"extractor.name": "none", "extractor.features": width * len(extractor_names(features))}
+        folders = extractor_folders(features)
+        known = [described_features(folder, task)["features"] if has_features(folder) else width for folder in folders]
+        return {"extractor.name": "none", "extractor.features": sum(known)}
     return {
         "extractor.name": name,
         "extractor.channels": source.channels,

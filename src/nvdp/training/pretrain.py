@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -13,13 +14,13 @@ from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import class_source
-from nvdp.data.features import Extract, concatenated, extractor_folders, write_features
+from nvdp.data.features import Extract, concatenated, extractor_folders, images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
-from nvdp.nn.extractors import ConvExtractor
+from nvdp.nn.extractors import ConvExtractor, extractor_shape, principal_directions
 from nvdp.randomness import derived_seed
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
@@ -100,7 +101,8 @@ class PretrainedClassifier(nn.Module):
     def __init__(self, config: PretrainConfig, classes: int) -> None:
         super().__init__()
         self.config = config
-        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu, config.views)
+        directions = extractor_shape(config.extractor).directions(config.size, config.components)
+        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu, config.views, directions)
         self.head = (
             EpisodeHead(config.per_class)
             if config.objective == "episodes"
@@ -219,7 +221,7 @@ def join_extractor(run: Path, out: Path) -> None:
         )
     pretrained, extractor = _load_for(run, folders[0], feature_origins(run)[0])
     own = {"name": pretrained.extractor, "channels": pretrained.channels, "size": pretrained.size}
-    own |= {"last_relu": pretrained.last_relu, "views": pretrained.views}
+    own |= {"last_relu": pretrained.last_relu, "views": pretrained.views, "components": pretrained.components}
     own |= {"normalise_own": config.model.flat()["extractor.normalise"]}
     whole = replace(
         config,
@@ -234,6 +236,7 @@ def join_extractor(run: Path, out: Path) -> None:
 
 
 VALIDATION_EPISODES = 100
+DIRECTION_IMAGES = 8_192  # training images by whose features the principal components are found, at most
 TIMED_STEPS = 3
 
 
@@ -280,6 +283,7 @@ def pretrain(
             if outcome.stopped_by is not None:
                 return outcome.stopped_by
             _save(config, folder, model, validation, outcome, said)
+        _find_directions(config, folder, images.pool, device)
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
@@ -296,7 +300,8 @@ def _is_whole(path: Path) -> bool:
 def _trained(
     config: PretrainConfig, folder: Path, images: TrainingImages, resume: bool, device: str, progress: bool
 ) -> tuple[Outcome, PretrainedClassifier]:
-    """The classifier after its training, or after what a signal left of it."""
+    """The classifier with all its features after its training, or after what a signal left of it."""
+    config = replace(config, components=None)
     model = build_classifier(config, images.pool.classes)
     with Prefetch(images.batch, config.steps) as batches:
         trainer = _trainer(config, model, batches.take, chosen_device(device))
@@ -339,6 +344,27 @@ def _save(
     said(f"{outcome.step} steps in {outcome.seconds:.0f} s; nearest class mean on validation classes: {text}")
     numbers = {"steps": outcome.step, "seconds": outcome.seconds, "nearest_mean_accuracy": accuracy}
     save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
+
+
+def _find_directions(config: PretrainConfig, folder: Path, pool: ClassPool, device: str) -> None:
+    """Add to a trained extractor the directions along which its features are kept, or take them away."""
+    tensors, numbers = load_tensors(folder / EXTRACTOR)
+    there = tensors.pop("directions", None)
+    if (there.shape[1] if there is not None else None) == config.components:
+        return
+    if config.components is not None:
+        model = build_classifier(replace(config, components=None), 1)
+        model.extractor.load_state_dict(tensors)
+        extract = evaluated(model.requires_grad_(False).to(chosen_device(device)))
+        few = min(int(pool.counts.min()), max(1, DIRECTION_IMAGES // pool.classes))
+        step = max(1, few * pool.classes // DIRECTION_IMAGES)
+        classes, batch = np.arange(0, pool.classes, step), max(1, images_at_once(pool) // few)
+        features = [
+            extract(pool.vectors(some, np.tile(np.arange(few), (len(some), 1))).flatten(0, 1)).float().cpu()
+            for some in np.split(classes, range(batch, len(classes), batch))
+        ]
+        tensors["directions"] = principal_directions(torch.cat(features), config.components)
+    save_tensors(folder / EXTRACTOR, tensors, numbers)
 
 
 def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
