@@ -1,14 +1,15 @@
-"""What means over views and a second extractor bring: the nearest class mean of features on validation classes.
+"""What means over views and further extractors bring: the nearest class mean of features on validation classes.
 
 python benchmarks/views.py EXTRACTOR[,EXTRACTOR] ... --json results/bench/views.json
 
 The committed file, with the extractors that `nvdp reproduce table3` leaves in the cache:
 
 O=table3-omniglot-fewshot-cpu M=table3-miniimagenet-cpu
-python benchmarks/views.py $O,$O-1 $M,$M-1 --ways 20 5 --json results/bench/views.json
+python benchmarks/views.py $O,$O-1,$O-2 $M,$M-1 --ways 20 5 --json results/bench/views.json
 
 An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins those of one task. Scored
-are the first one's features of single views, its features as they are, and those of all, concatenated.
+are the first one's features of single views, its features as they are, and those of the first two, three …,
+concatenated. Rows of other tasks that the file holds are kept.
 """
 
 import argparse
@@ -63,14 +64,16 @@ def accuracies(pool: ClassPool, way: int) -> dict[str, dict[str, float]]:
 
 def row(extractors: str, way: int) -> dict[str, Any]:
     """Accuracies of a task by what its features are."""
-    first = extractor_folder(extractor_names(extractors)[0])
+    names = extractor_names(extractors)
+    first = extractor_folder(names[0])
     config = PretrainConfig.load(first / CONFIG)
     source = class_source(config.task, config.data)
     pools = {
         "single views": feature_pool(source.split("validation"), of_single_views(first)),
         "means over views": CachedFeatures(source, str(first)).split("validation"),
-        "with a second extractor": CachedFeatures(source, extractors).split("validation"),
     }
+    for count in range(2, len(names) + 1):
+        pools[f"{count} extractors"] = CachedFeatures(source, ",".join(names[:count])).split("validation")
     scores = {name: accuracies(pool, way) for name, pool in pools.items()}
     return {"task": config.task, "way": way, "episodes": EPISODES, "scores": scores}
 
@@ -88,6 +91,9 @@ def main() -> None:
     for each in rows:
         print(json.dumps(each))
     if options.json:
+        before = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+        kept = {each["task"]: each for each in [*before, *rows]}
+        rows = list(kept.values())
         write_text(options.json, json.dumps({"rows": rows}, indent=1) + "\n")
 
 

@@ -188,15 +188,16 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES))
 
 
-_ONEDNN_ISA, _WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16"
-_HALF_PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
+_ONEDNN_ISA, _WITHOUT_AMX, _NO_LIMIT = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", "DEFAULT"
+_BFLOAT16_PRODUCT = "import torch; a = torch.ones(64, 64, dtype=torch.bfloat16); a @ a"
 
 
-def avoid_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo"), trial: str = _HALF_PRODUCT) -> None:
-    """Keep PyTorch from AMX where a processor announces it but cannot run it, as in some virtual machines.
+def avoid_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo"), trial: str = _BFLOAT16_PRODUCT) -> None:
+    """Switch AMX off where the processor reports it but cannot run it, as in some virtual machines.
 
-    There the first product in bfloat16 ends the process without a message. So one is tried in a process of its own.
-    Call this before the first product or convolution of a process: PyTorch's oneDNN reads the variable once.
+    There the first product in bfloat16 ends the process without a message. So one is tried in a process of its own,
+    once: its outcome is kept in ``ONEDNN_MAX_CPU_ISA``, which further processes inherit. Call this before the first
+    product or convolution of a process, as PyTorch reads the variable once.
 
     Args:
         cpuinfo: The file in which Linux lists what a processor announces.
@@ -204,8 +205,8 @@ def avoid_broken_amx(cpuinfo: Path = Path("/proc/cpuinfo"), trial: str = _HALF_P
     """
     if _ONEDNN_ISA in os.environ or not cpuinfo.exists() or "amx_tile" not in cpuinfo.read_text():
         return
-    if subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False).returncode < 0:
-        os.environ[_ONEDNN_ISA] = _WITHOUT_AMX
+    tried = subprocess.run([sys.executable, "-c", trial], capture_output=True, check=False)
+    os.environ[_ONEDNN_ISA] = _WITHOUT_AMX if tried.returncode < 0 else _NO_LIMIT
 
 
 def use_threads(threads: int | None = None) -> int:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data import features as feature_cache
 from nvdp.data.episodes import EpisodeConfig, class_source
-from nvdp.data.features import CachedFeatures
+from nvdp.data.features import CachedFeatures, concatenated
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
@@ -113,32 +113,43 @@ def test_features_are_means_over_views_and_follow_a_change_of_them(folder, tmp_p
     assert torch.allclose(made, expected, atol=1e-5)
 
 
-def test_components_of_features_keep_angles_and_follow_a_change_of_them(folder, tmp_path):
+def test_components_keep_the_largest_part_of_features_and_follow_a_change_of_settings(folder, tmp_path):
     whole, out = config(folder), tmp_path / "out"
     pretrain(whole, out, **QUIET)
     source, places = class_source(whole.task, whole.data), np.arange(18)
     cached, trained = CachedFeatures(source, str(out)), load_file(out / EXTRACTOR)
     before = cached.split("test").vectors(np.array(0), places)
+    learned = F.normalize(torch.tensor(cached.split("train").points), dim=-1)
+    best = torch.linalg.svdvals(learned).square()
     for components in (63, 5):
         reduced = config(folder, components=components)
         (out / "config.json").write_text(reduced.to_json())
         pretrain(reduced, out, resume=True, **QUIET)
         feature_cache._pool.cache_clear()
         after = cached.split("test").vectors(np.array(0), places)
-        directions = load_file(out / EXTRACTOR)["directions"]
-        assert torch.allclose(directions.mT @ directions, torch.eye(components), atol=1e-5)
-        assert torch.allclose(after, before @ directions, atol=1e-4)
-        assert (after.norm(dim=-1) <= before.norm(dim=-1) * 1.001).all()
+        projection = load_file(out / EXTRACTOR)["projection"]
+        assert torch.allclose(projection.mT @ projection, torch.eye(components), atol=1e-5)
+        assert torch.allclose(after, before @ projection, atol=1e-4)
+        assert torch.isclose((learned @ projection).square().sum(), best[:components].sum(), rtol=1e-3)
         if components == 63:
-            assert torch.allclose(torch.cdist(after, after), torch.cdist(before, before), atol=0.05 * before.norm())
+            cosines = [F.normalize(each, dim=-1) @ F.normalize(each, dim=-1).mT for each in (before, after)]
+            assert torch.allclose(*cosines, atol=0.01)
+    other = config(folder, components=5, views="warped")
+    (out / "config.json").write_text(other.to_json())
+    pretrain(other, out, resume=True, **QUIET)
+    pretrain(other, tmp_path / "fresh", **QUIET)
+    resumed, fresh = (load_file(place / EXTRACTOR)["projection"] for place in (out, tmp_path / "fresh"))
+    assert torch.allclose(resumed, fresh, atol=1e-4)  # of the new views, not of those before
+    assert not torch.allclose(resumed, projection, atol=1e-4)
     assert preset_config(whole.task, "cnp", data=whole.data, features=str(out)).model.extractor.features == 5
     (out / "config.json").write_text(whole.to_json())
     pretrain(whole, out, resume=True, **QUIET)
     again = load_file(out / EXTRACTOR)
     assert again.keys() == trained.keys()
     assert all(torch.equal(again[name], trained[name]) for name in trained)
-    with pytest.raises(InputError, match="components of features are 64; expected from 1 to 63"):
+    with pytest.raises(InputError, match="setting 'components' is 64; expected from 1 to 63"):
         config(folder, components=64)
+    assert timed(config(folder, components=5, objective="classes"), 0.01, "32-true").components == 5
 
 
 def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
@@ -149,6 +160,8 @@ def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
     source, places = class_source(made.task, made.data), np.arange(18)
     both = CachedFeatures(source, ",".join(names))
     assert both.features == both.split("test").features == 128
+    unlike = concatenated([torch.ones(1, 2), torch.ones(1, 6)])  # parts of other widths weigh the same
+    assert torch.allclose(unlike[:, :2].norm(), unlike[:, 2:].norm())
     given = both.split("validation").vectors(np.array(1), places)
     parts = [CachedFeatures(source, name).split("validation").vectors(np.array(1), places) for name in names]
     assert torch.allclose(given, torch.cat([8 * F.normalize(part, dim=-1) for part in parts], dim=-1), atol=1e-5)
@@ -332,9 +345,9 @@ def test_a_shift_moves_an_image_and_repeats_its_edge(generator):
     assert torch.equal(up_left[:, 4], up_left[:, 3])
 
 
-@pytest.mark.parametrize("model", ["nvdp", "versa", "cnp"])
-def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(folder, tmp_path, model):
-    made = config(folder)
+@pytest.mark.parametrize(("model", "components"), [("nvdp", None), ("nvdp", 7), ("versa", None), ("cnp", 5)])
+def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(folder, tmp_path, model, components):
+    made = config(folder, components=components)
     pretrain(made, tmp_path / "extractor", **QUIET)
     features = str(tmp_path / "extractor")
     on_features = preset_config(

@@ -94,7 +94,7 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
     )
 
 
-def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_functions():
+def test_presets_of_a_cpu_give_models_of_one_representation_fourier_features():
     for name in ("nvdp", "cnp", "np+cnp+vp"):
         shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "tuned"))
         assert (shipped.model.inputs.fourier, shipped.model.encoder.aggregation, shipped.optimizer) == (
@@ -104,6 +104,11 @@ def test_presets_of_a_cpu_give_models_of_one_representation_waves_on_gp_function
         )
         assert paper_architecture(shipped).model == printed.model
         assert (printed.model, printed.optimizer) == (ModelConfig(name), "adam")
-    for task, name in (("gp", "nvdp-attentive"), ("mnist", "nvdp"), ("trig", "nvdp")):
+        digits = preset_config("mnist", name, "cpu")
+        assert (digits.model.inputs.fourier, digits.model.encoder.residual) == (8, True)
+        assert (digits.optimizer, digits.learning_rate) == ("nadam", 4e-3)
+        assert not preset_config("celeba", name, "cpu").model.encoder.residual
+        assert preset_config("mnist", name, "paper").model.inputs.fourier == 0
+    for task, name in (("gp", "nvdp-attentive"), ("mnist", "nvdp-conv"), ("trig", "nvdp")):
         other = preset_config(task, name, "quick")
         assert (other.model.inputs.fourier, other.model.encoder.aggregation) == (0, "mean")

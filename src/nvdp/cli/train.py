@@ -290,16 +290,16 @@ def pretrain(
     views: Annotated[
         str | None,
         typer.Option(
-            help="Features are means over these views: image, moved (the image and four moved copies), mirrored (its "
-            "mirror image too) or warped (turned, scaled and sheared copies too). With --resume they may change: the "
-            "features are then written again. (default: moved; miniimagenet: mirrored)"
+            help="Features are means over these views: image; moved: the image and four moved copies; mirrored: moved "
+            "and the mirror image; warped: moved and six turned, scaled or sheared copies. May change with --resume; "
+            "the features are then written again. (default: moved; miniimagenet: mirrored)"
         ),
     ] = None,
     components: Annotated[
         int | None,
         typer.Option(
-            help="Keep so many principal components of the features, so that those of several extractors together stay "
-            "few. With --resume they may change. (default: all features)"
+            help="Reduce features to this many principal components, so that those of several extractors together stay "
+            "few; 0: all features. May change with --resume; the features are then written again. (default: 0)"
         ),
     ] = None,
     precision: Annotated[
@@ -342,7 +342,9 @@ def pretrain(
         config = PretrainConfig.load(out / CONFIG)
         if config.task != task:
             raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
-        changed = replace(config, **given({"views": views, "components": components}))
+        changed = replace(config, **given({"views": views}))
+        if components is not None:
+            changed = replace(changed, components=components or None)
         if changed != config:
             config = changed
             write_text(out / CONFIG, config.to_json())
@@ -355,7 +357,7 @@ def pretrain(
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
         settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-        settings |= {"shifts": shifts, "warps": warps, "views": views, "components": components}
+        settings |= {"shifts": shifts, "warps": warps, "views": views, "components": components or None}
         config = pretrain_config(task, data, **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

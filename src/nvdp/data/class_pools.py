@@ -74,6 +74,13 @@ class ClassPool:
             return torch.from_numpy(self.points[rows].astype(np.float32, copy=False)).reshape(*places.shape, -1)
         return image_vectors(self.points[rows], np.repeat(turns.ravel(), places.shape[-1])).reshape(*places.shape, -1)
 
+    def at(self, rows: Int[np.ndarray, " row"]) -> tuple[Float[Tensor, "row feature"], Int[np.ndarray, " row"]]:
+        """Images by their place among all images, class by class, turned ones included; and their classes."""
+        counts = self.class_counts
+        ends = np.cumsum(counts)
+        classes = np.searchsorted(ends, rows, side="right")
+        return self.vectors(classes, (rows - (ends - counts)[classes])[:, None])[:, 0], classes
+
     def every_class(self, batch: int) -> "list[tuple[int, np.ndarray]]":
         """All images as (class, places) in order of the classes, at most `batch` places at a time."""
         return [

@@ -54,14 +54,15 @@ def extractor_folders(features: str) -> list[Path]:
 
 
 def concatenated(parts: Sequence[Float[Tensor, "image _"]]) -> Float[Tensor, "image feature"]:
-    """The features of several extractors as one vector, all scaled to the same mean square; those of one as they are.
+    """The features of several extractors as one vector, all scaled to the same norm; those of one as they are.
 
     >>> concatenated([torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.1]])]).round(decimals=3)
     tensor([[0.8490, 1.1310, 0.0000, 1.4140]])
     """
     if len(parts) == 1:
         return parts[0]
-    return torch.cat([math.sqrt(part.shape[-1]) * F.normalize(part, dim=-1) for part in parts], dim=-1)
+    norm = math.sqrt(sum(part.shape[-1] for part in parts) / len(parts))
+    return torch.cat([norm * F.normalize(part, dim=-1) for part in parts], dim=-1)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,6 +83,12 @@ def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:
     return replace(config, model=config.model.updated(of_model), **of_run)
 
 
+def papers(names: Iterable[str]) -> dict[str, Any]:
+    """Settings of the paper's regression model, by dotted name."""
+    paper = ModelConfig().flat()
+    return {name: paper[name] for name in names}
+
+
 def paper_architecture(config: RunConfig, changes: Mapping[str, Any] | None = None) -> RunConfig:
     """The same run with the paper's regression model and Adam.
 
@@ -93,6 +99,5 @@ def paper_architecture(config: RunConfig, changes: Mapping[str, Any] | None = No
     Returns:
         The changed configuration.
     """
-    paper = ModelConfig().flat()
-    plain = {f"model.{name}": paper[name] for name in (*ADDED, *FOURIER)}
+    plain = {f"model.{name}": value for name, value in papers((*ADDED, *FOURIER)).items()}
     return changed(config, {"optimizer": "adam", **plain, **(changes or {})})

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from nvdp.data.source import NO_DATA
-from nvdp.experiments.plan import Experiment, PlannedRun
+from nvdp.experiments.plan import Experiment, PlannedRun, papers
 from nvdp.experiments.table1 import NAMES
-from nvdp.models.config import ModelConfig
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import FOURIER, MIXTURE, preset_config
 
@@ -27,7 +26,6 @@ READING_STEPS = {
     "celeba": {"nvdp-conv": 500, "nvdp-attentive": 280},
 }
 READING_NAMES = ("nvdp-conv", "nvdp-attentive")
-PLAIN = {name: ModelConfig().flat()[name] for name in FOURIER}  # what the preset changes, as the paper has it
 # The convolutions of these rows before the preset's U-Net and its noise of several Gaussians.
 STACK: dict[str, Any] = {
     "convolution.kernel": 5,
@@ -65,12 +63,12 @@ def plan(budget: str) -> Sequence[PlannedRun]:
 
 
 def _run(task: str, name: str, budget: str, steps: int) -> PlannedRun:
-    """A run with one Gaussian: the paper's networks and, at the cpu budget, the earlier convolutions."""
-    run: dict[str, Any] = {} if budget == "paper" else {"optimizer": "adam", "learning_rate": 1e-3}
-    architecture = PLAIN if name in NAMES else {}
+    """A run of the paper's network and Adam; at the cpu budget the convolutions are those of before the preset's."""
+    adam: dict[str, Any] = {} if budget == "paper" else {"optimizer": "adam", "learning_rate": 1e-3}
+    architecture, run = (papers(FOURIER), adam) if name in NAMES else ({}, {})
     if name == "nvdp-conv" and budget == "cpu":
         architecture = STACK | {"encoder.size": {"mnist": 128, "celeba": 1_024}[task]}
-        run["warmup_steps"] = 500
+        run = adam | {"warmup_steps": 500}
     config = preset_config(task, name, budget, data=NO_DATA, architecture=architecture, steps=steps, **run)
     return _scored(task, name, budget, config)
 

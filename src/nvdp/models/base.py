@@ -20,7 +20,7 @@ from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.readers import Reader
 from nvdp.nn.encoders import SET_ENCODERS, MeanSetEncoder
-from nvdp.nn.extractors import STATISTICS, ConvExtractor, check_statistics, extractor_shape
+from nvdp.nn.extractors import STATISTICS, ConvExtractor, check_statistics
 from nvdp.nn.fused import FUSED, Engine
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.posteriors.base import Answer, Features, Memory, Posterior
@@ -283,10 +283,8 @@ class FeatureClassifier(Classifier):
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__(config)
         part = config.extractor
-        self.extractor: ConvExtractor | None = None
-        if part.name != "none":
-            directions = extractor_shape(part.name).directions(part.size, part.components)
-            self.extractor = ConvExtractor(part.name, part.channels, part.last_relu, part.views, directions)
+        shape = {name: getattr(part, name) for name in ("last_relu", "views", "size", "components")}
+        self.extractor = None if part.name == "none" else ConvExtractor(part.name, part.channels, **shape)
 
     def embed(self, x: Float[Tensor, "task point x"]) -> Float[Tensor, "task point feature"]:
         """Features of every point; with statistics of the batch, outside training, each task is a batch."""

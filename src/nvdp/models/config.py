@@ -302,10 +302,8 @@ class ExtractorConfig(Part):
     normalise: bool = True  # features given as x are brought to mean 0 and deviation 1, each vector by itself
     last_relu: bool = True  # of the convolutions
     normalise_own: bool = False  # the same as `normalise` for features of the model's own convolutions
-    views: str = (
-        "image"  # whose features are averaged outside training: the image, moved copies, mirrored or warped too
-    )
-    components: int | None = None  # of the convolutions' features that are kept; None: all
+    views: str = "image"  # whose features are averaged outside training; see image_views
+    components: int | None = None  # that features are reduced to; None: all features
     statistics: str | None = None
 
     def __post_init__(self) -> None:
@@ -321,7 +319,7 @@ class ExtractorConfig(Part):
                     )
             return
         given = EXTRACTORS[self.name].features(self.size)
-        check_components(self.components, given)
+        check_components("model setting 'extractor.components'", self.components, given)
         if self.features != (kept := self.components or given):
             raise InputError(
                 f"model setting 'extractor.features' is {self.features}; {self.name} gives {kept} for images of "

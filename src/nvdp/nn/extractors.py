@@ -29,9 +29,9 @@ from nvdp.randomness import standard_normal
 CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
 VIEWS = ("image", "moved", "mirrored", "warped")
-# Views are moved by the size of an image over MOVE. Those that are warped too are turned by WARP radians, scaled or
-# sheared by WARP, each in both directions. Other numbers need other names of views.
-MOVE, WARP = 20, 0.2
+# Of views: the size of an image over its move, a turn in radians, a change of scale, a shear. Other numbers need other
+# names of views.
+MOVE, VIEW_TURN, VIEW_SCALE, VIEW_SHEAR = 20, 0.2, 0.2, 0.2
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,6 @@ class ConvShape:
         for _ in range(self.blocks):  # patches halve an image once and pool once less
             size = (size + self.keep_odd) // 2
         return CHANNELS * size * size
-
-    def directions(self, size: int, components: int | None) -> tuple[int, int] | None:
-        """The shape of the matrix that reduces features to components, if they are reduced."""
-        return None if components is None else (self.features(size), components)
 
     def inputs(self, channels: int) -> int:
         """Channels that the first block sees."""
@@ -200,10 +196,19 @@ class ConvBlock(nn.Module):
         return result
 
 
-def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
-    """The views of images whose features are averaged: as they are, moved to four corners, and mirrored or warped too.
+def affine(
+    images: Float[Tensor, "image channel row column"], maps: Float[Tensor, "image 2 3"]
+) -> Float[Tensor, "image channel row column"]:
+    """Images under affine maps of their own; what comes in is 0."""
+    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
+    return F.grid_sample(images, grid, align_corners=False)
 
-    What comes in with a move repeats the edge; what comes in with an affine map is 0.
+
+def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
+    """The views of images whose features are averaged.
+
+    ``image``: the image as it is. ``moved``: moved to four corners too; what comes in repeats the edge. ``mirrored``:
+    these and the mirror image. ``warped``: ``moved`` and six copies that are turned, scaled or sheared.
 
     >>> [len(image_views(torch.zeros(2, 1, 28, 28), views)) for views in VIEWS]
     [1, 5, 6, 11]
@@ -214,59 +219,62 @@ def image_views(images: Float[Tensor, "image channel row column"], views: str) -
     far = max(1, size // MOVE)
     padded = F.pad(images, (far,) * 4, mode="replicate")
     corners = [(row, column) for row in (0, 2 * far) for column in (0, 2 * far)]
-    moved = [padded[..., row : row + size, column : column + size] for row, column in corners]
-    further = {"mirrored": lambda: [images.flip(-1)], "warped": lambda: _warped(images)}
-    return [images, *moved, *(further[views]() if views in further else [])]
+    moved = [images, *(padded[..., row : row + size, column : column + size] for row, column in corners)]
+    if views == "mirrored":
+        return [*moved, images.flip(-1)]
+    return [*moved, *_warped(images)] if views == "warped" else moved
 
 
 def _warped(images: Float[Tensor, "image channel row column"]) -> list[Tensor]:
-    """Images turned, scaled and sheared, a little in both directions."""
     maps = []
-    for by in (WARP, -WARP):
-        turn = [[math.cos(by), -math.sin(by), 0.0], [math.sin(by), math.cos(by), 0.0]]
-        maps += [turn, [[1 + by, 0.0, 0.0], [0.0, 1 + by, 0.0]], [[1.0, by, 0.0], [0.0, 1.0, 0.0]]]
-    grids = [torch.tensor(each, dtype=images.dtype, device=images.device).expand(len(images), 2, 3) for each in maps]
-    shape = list(images.shape)
-    return [
-        F.grid_sample(images, F.affine_grid(each, shape, align_corners=False), align_corners=False) for each in grids
-    ]
+    for sign in (1, -1):
+        cos, sin = math.cos(VIEW_TURN), math.sin(sign * VIEW_TURN)
+        scale, shear = 1 + sign * VIEW_SCALE, sign * VIEW_SHEAR
+        maps += [[[cos, -sin, 0], [sin, cos, 0]], [[scale, 0, 0], [0, scale, 0]], [[1, shear, 0], [0, 1, 0]]]
+    return [affine(images, images.new_tensor(each).expand(len(images), 2, 3)) for each in maps]
 
 
-def principal_directions(
+def principal_projection(
     features: Float[Tensor, "image feature"], components: int
 ) -> Float[Tensor, "feature component"]:
-    """The directions along which features at unit length have the largest mean squares, the largest first.
+    """The orthonormal projection that keeps most of the squares of features at unit length.
 
-    >>> principal_directions(torch.tensor([[3.0, 0.1], [-2.0, 0.0], [0.0, 1.0]]), 1).abs().round()
+    This is principal component analysis without centring, as cosines are to be kept. The largest entry of every column
+    is positive, so that the result does not depend on the signs of an eigensolver.
+
+    >>> principal_projection(torch.tensor([[3.0, 0.1], [-2.0, 0.0], [0.0, 1.0]]), 1).round()
     tensor([[1.],
             [0.]])
     """
     unit = F.normalize(features.double(), dim=-1)
-    directions = torch.linalg.eigh(unit.mT @ unit).eigenvectors.flip(-1)[:, :components]
-    return directions.to(features.dtype)
+    projection = torch.linalg.eigh(unit.mT @ unit).eigenvectors.flip(-1)[:, :components]
+    largest = projection.gather(0, projection.abs().argmax(0, keepdim=True))
+    return (projection * largest.sign()).to(features.dtype)
 
 
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 
     Without `last_relu` features have both signs, so cosine similarities use the whole sphere (Gidaris and Komodakis
-    2018). Outside training an image's features are the mean over its `views`. `directions`, given by the shape of
-    their matrix, reduce this mean to its coordinates along them; they are part of the state, not of the training.
+    2018). Outside training an image's features are the mean over its `views`. With `components`, features are reduced
+    to so many by a `projection`, which is part of the state and is not trained; this needs the `size` of images.
 
     >>> extractor = ConvExtractor("conv4", 1).eval()
     >>> extractor(torch.rand(3, 1, 28, 28)).shape
     torch.Size([3, 256])
     """
 
-    directions: Tensor | None
+    projection: Tensor | None
 
     def __init__(
         self,
         name: str,
         channels: int,
+        *,
         last_relu: bool = True,
         views: str = "image",
-        directions: tuple[int, int] | None = None,
+        size: int = 28,
+        components: int | None = None,
     ) -> None:
         super().__init__()
         if views not in VIEWS:
@@ -277,18 +285,17 @@ class ConvExtractor(nn.Module):
             ConvBlock(CHANNELS if index else self.shape.inputs(channels), relu=last_relu or index < last)
             for index in range(last + 1)
         )
-        self.register_buffer("directions", None if directions is None else torch.eye(*directions))
+        kept = None if components is None else torch.eye(self.shape.features(size), components)
+        self.register_buffer("projection", kept)
 
     def forward(
         self, images: Float[Tensor, "image channel row column"], statistics: str = "running"
     ) -> Float[Tensor, "image feature"]:
         """Features of every image. In training mode, batch norm always uses and averages the batch's statistics."""
         check_statistics(statistics)
-        if self.training:
-            return self._features(images, statistics)
-        features = [self._features(view, statistics) for view in image_views(images, self.views)]
-        mean = torch.stack(features).mean(0)
-        return mean if self.directions is None else mean @ self.directions
+        views = [images] if self.training else image_views(images, self.views)
+        features = torch.stack([self._features(view, statistics) for view in views]).mean(0)
+        return features if self.projection is None else features @ self.projection
 
     def _features(self, images: Tensor, statistics: str) -> Float[Tensor, "image feature"]:
         maps = self.shape.patched(images)
@@ -297,10 +304,10 @@ class ConvExtractor(nn.Module):
         return maps.flatten(1)
 
 
-def check_components(components: int | None, features: int) -> None:
-    """Raise an error unless so many components can be kept of so many features."""
+def check_components(setting: str, components: int | None, features: int) -> None:
+    """Raise an error unless so many components can be kept of so many features; `setting` says where they stand."""
     if components is not None and not 1 <= components < features:
-        raise InputError(f"components of features are {components}; expected from 1 to {features - 1}, or none for all")
+        raise InputError(f"{setting} is {components}; expected from 1 to {features - 1}, or null for all features")
 
 
 def check_statistics(statistics: str, known: tuple[str, ...] = STATISTICS) -> None:

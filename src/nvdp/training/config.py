@@ -144,8 +144,8 @@ class PretrainConfig:
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
-    views: str = "image"  # whose features are averaged: the image, moved copies (moved), mirrored or warped ones too
-    components: int | None = None  # principal components of the features that are kept; None: all features
+    views: str = "image"  # whose features are averaged; see image_views
+    components: int | None = None  # that features are reduced to by principal component analysis; None: all features
     precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -173,7 +173,7 @@ class PretrainConfig:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:
             raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
-        check_components(self.components, EXTRACTORS[self.extractor].features(self.size))
+        check_components("setting 'components'", self.components, EXTRACTORS[self.extractor].features(self.size))
         if self.objective == "episodes":
             self._check_episodes()
         if self.kind != EXTRACTOR_KIND:
@@ -219,7 +219,8 @@ def config_digest(config: TrainingConfig) -> str:
     """
     differing = _differing(config)
     if isinstance(config, PretrainConfig):
-        differing.pop("views", None)  # matters for features alone, which are made after training
+        for name in ("views", "components"):  # matter for features alone, which are made after training
+            differing.pop(name, None)
     return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -20,7 +20,7 @@ from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
-from nvdp.nn.extractors import ConvExtractor, extractor_shape, principal_directions
+from nvdp.nn.extractors import ConvExtractor, principal_projection
 from nvdp.randomness import derived_seed
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
@@ -101,8 +101,8 @@ class PretrainedClassifier(nn.Module):
     def __init__(self, config: PretrainConfig, classes: int) -> None:
         super().__init__()
         self.config = config
-        directions = extractor_shape(config.extractor).directions(config.size, config.components)
-        self.extractor = ConvExtractor(config.extractor, config.channels, config.last_relu, config.views, directions)
+        shape = {name: getattr(config, name) for name in ("last_relu", "views", "size", "components")}
+        self.extractor = ConvExtractor(config.extractor, config.channels, **shape)
         self.head = (
             EpisodeHead(config.per_class)
             if config.objective == "episodes"
@@ -195,7 +195,9 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
         model.extractor.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"{folder / EXTRACTOR} does not fit its configuration: {reason}") from None
+        raise InputError(
+            f"{folder / EXTRACTOR} does not fit its configuration ({reason}); `nvdp pretrain … --resume` may mend it"
+        ) from None
     return config, model, checksum(tensors, "extractor" if config.views == "image" else f"extractor {config.views}")
 
 
@@ -236,7 +238,8 @@ def join_extractor(run: Path, out: Path) -> None:
 
 
 VALIDATION_EPISODES = 100
-DIRECTION_IMAGES = 8_192  # training images by whose features the principal components are found, at most
+PROJECTION = "projection"  # what a projection was found for: components and views
+PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
 TIMED_STEPS = 3
 
 
@@ -273,6 +276,8 @@ def pretrain(
     fewest = int(images.pool.counts.min())
     if config.objective == "episodes" and fewest < config.per_class:
         raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
+    if (config.components or 0) > (given := int(images.pool.class_counts.sum())):
+        raise InputError(f"setting 'components' is {config.components}, but there are {given} training images")
     finished = resume and _is_whole(folder / EXTRACTOR)
     start_run(folder, config, resume, finished)
     with only_process(folder):
@@ -283,7 +288,7 @@ def pretrain(
             if outcome.stopped_by is not None:
                 return outcome.stopped_by
             _save(config, folder, model, validation, outcome, said)
-        _find_directions(config, folder, images.pool, device)
+        _find_projection(config, folder, images.pool, device)
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
@@ -346,25 +351,23 @@ def _save(
     save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
 
 
-def _find_directions(config: PretrainConfig, folder: Path, pool: ClassPool, device: str) -> None:
-    """Add to a trained extractor the directions along which its features are kept, or take them away."""
+def _find_projection(config: PretrainConfig, folder: Path, pool: ClassPool, device: str) -> None:
+    """Give a trained extractor the projection that its configuration asks for, or none."""
     tensors, numbers = load_tensors(folder / EXTRACTOR)
-    there = tensors.pop("directions", None)
-    if (there.shape[1] if there is not None else None) == config.components:
+    there = tensors.pop("projection", None)
+    wanted = config.components and [config.components, config.views]
+    if (numbers.get(PROJECTION) if there is not None else None) == wanted:
         return
-    if config.components is not None:
+    if config.components:
         model = build_classifier(replace(config, components=None), 1)
         model.extractor.load_state_dict(tensors)
         extract = evaluated(model.requires_grad_(False).to(chosen_device(device)))
-        few = min(int(pool.counts.min()), max(1, DIRECTION_IMAGES // pool.classes))
-        step = max(1, few * pool.classes // DIRECTION_IMAGES)
-        classes, batch = np.arange(0, pool.classes, step), max(1, images_at_once(pool) // few)
-        features = [
-            extract(pool.vectors(some, np.tile(np.arange(few), (len(some), 1))).flatten(0, 1)).float().cpu()
-            for some in np.split(classes, range(batch, len(classes), batch))
-        ]
-        tensors["directions"] = principal_directions(torch.cat(features), config.components)
-    save_tensors(folder / EXTRACTOR, tensors, numbers)
+        images = int(pool.class_counts.sum())
+        rows = np.linspace(0, images - 1, min(images, PROJECTION_IMAGES)).astype(int)
+        parts = np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool)))
+        features = torch.cat([extract(pool.at(part)[0]).float().cpu() for part in parts])
+        tensors["projection"] = principal_projection(features, config.components)
+    save_tensors(folder / EXTRACTOR, tensors, numbers | {PROJECTION: wanted})
 
 
 def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
@@ -386,7 +389,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     images = TrainingImages(class_source(config.task, config.data).split("train"), config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
-        trial = replace(config, precision=name)
+        trial = replace(config, precision=name, components=None)
         trainer = _trainer(trial, build_classifier(trial, images.pool.classes), images.batch, torch.device("cpu"))
         times = []
         for _ in range(TIMED_STEPS):

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
+from nvdp.nn.extractors import affine
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.training.config import PretrainConfig
 
@@ -43,8 +44,7 @@ def warped(
         torch.stack([scale[:, 0] * turn.cos(), shear - turn.sin(), move[:, 0]], 1),
         torch.stack([turn.sin(), scale[:, 1] * turn.cos(), move[:, 1]], 1),
     ]
-    grid = F.affine_grid(torch.stack(rows, 1), list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
+    return affine(images, torch.stack(rows, 1))
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,5 @@ class TrainingImages:
         size = min(self.config.batch, int(counts.sum()))
         epoch, place = divmod(step, int(counts.sum()) // size)
         order = torch.randperm(int(counts.sum()), generator=derived_generator(self.config.seed, "epoch", epoch))
-        chosen = order[place * size : (place + 1) * size].numpy()
-        ends = np.cumsum(counts)
-        classes = np.searchsorted(ends, chosen, side="right")
-        vectors = self.pool.vectors(classes, (chosen - (ends - counts)[classes])[:, None])[:, 0]
+        vectors, classes = self.pool.at(order[place * size : (place + 1) * size].numpy())
         return vectors, torch.from_numpy(classes)

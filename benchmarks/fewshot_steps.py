@@ -1,0 +1,71 @@
+"""How many steps serve the few-shot classifiers of table 3 best on features: accuracy on validation classes.
+
+python benchmarks/fewshot_steps.py omniglot-20w1s --json results/bench/fewshot-steps.json
+
+A column is named as its runs are. Its extractors are those that `nvdp reproduce table3` leaves in the cache. Every row
+of the column is trained anew for each number of steps and scored on the same episodes. Rows of other columns that the
+file holds are kept.
+"""
+
+import argparse
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nvdp.evaluation.run import evaluate_run
+from nvdp.experiments.plan import PlannedRun
+from nvdp.experiments.table3 import GRADIENT_STEPS, PAPER_RATES, method_of, plan, rows_of
+from nvdp.system import use_threads, write_text
+from nvdp.training.distributed import Machine
+from nvdp.training.loop import train
+from nvdp.training.presets import preset_config
+
+EPISODES = 200
+WARMUP = preset_config("omniglot-fewshot", "nvdp", "cpu").warmup_steps
+# A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
+STEPS = {"nvdp": (30, 100, 300), PAPER_RATES: (100, 300, 1_000)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000))
+OTHER_STEPS = (300, 1_500)
+
+
+def scored(run: PlannedRun, steps: int) -> dict[str, Any]:
+    """Accuracy of a planned run after another number of steps, and its seconds."""
+    config = replace(run.config, steps=steps, warmup_steps=min(WARMUP, steps // 4))  # as table 3 would have it
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = train(config, Path(folder) / "run", machine=Machine("cpu", threads=1))
+        evaluation = evaluate_run(Path(folder) / "run", EPISODES, split="validation", device="cpu")
+    without = evaluation.get("without_sampling", evaluation)
+    return {
+        "steps": steps,
+        "seconds": outcome.seconds,
+        "accuracy": without["accuracy"],
+        "interval95": without["interval95"],
+        "ece": without["ece"],
+        "accuracy_of_samples": evaluation["accuracy"],
+    }
+
+
+def main() -> None:
+    """Train, score, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("column", help="e.g. omniglot-20w1s or miniimagenet-5w1s")
+    parser.add_argument("--only", nargs="+", default=rows_of("features"), help="rows of the table, e.g. nvdp")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    use_threads(1)
+    runs = {run.name: run for run in plan("cpu")}
+    kept = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
+    for row in options.only:
+        run = runs[f"{row}-{options.column}-features"]
+        for steps in STEPS.get(row, STEPS.get(method_of(row), OTHER_STEPS)):
+            made = {"column": options.column, "row": row, "episodes": EPISODES, **scored(run, steps)}
+            print(json.dumps(made), flush=True)
+            named = made["column"], made["row"], made["steps"]
+            kept = [each for each in kept if (each["column"], each["row"], each["steps"]) != named] + [made]
+            if options.json:
+                write_text(options.json, json.dumps({"rows": kept}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
