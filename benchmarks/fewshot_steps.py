@@ -22,10 +22,10 @@ from nvdp.training.distributed import Machine
 from nvdp.training.loop import train
 from nvdp.training.presets import preset_config
 
-EPISODES = 200
+EPISODES = 100
 WARMUP = preset_config("omniglot-fewshot", "nvdp", "cpu").warmup_steps
 # A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
-STEPS = {"nvdp": (30, 100, 300), PAPER_RATES: (100, 300, 1_000)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000))
+STEPS = {"nvdp": (30, 100, 300), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000))
 OTHER_STEPS = (300, 1_500)
 
 
