@@ -234,6 +234,21 @@ def fewshot_tables(results: Results) -> str:
     return "\n\n".join(blocks)
 
 
+def fewshot_steps(results: Results) -> list[dict[str, Any]]:
+    """The rows of ``benchmarks/fewshot_steps.py``."""
+    path = results.folder / "bench" / "fewshot-steps.json"
+    return json.loads(path.read_text())["rows"] if path.exists() else []
+
+
+def fewshot_steps_table(results: Results) -> str:
+    """Accuracy on validation classes by row of table 3 and number of steps."""
+    lines = [
+        [f"`{row['row']}`", f"{row['steps']:,}", _accuracy(row), f"{row['ece']:.3f}", f"{row['seconds']:.0f}"]
+        for row in fewshot_steps(results)
+    ]
+    return markdown_table(["row", "steps", "accuracy", "ECE", "seconds"], lines) if lines else ""
+
+
 def views_table(results: Results) -> str:
     """Nearest class means by what features are, from ``benchmarks/views.py``."""
     path = results.folder / "bench" / "views.json"
