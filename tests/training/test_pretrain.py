@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data import features as feature_cache
+from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, class_source
 from nvdp.data.features import CachedFeatures, concatenated
 from nvdp.data.source import DataConfig
@@ -34,7 +35,7 @@ from nvdp.training.pretrain import (
     timed,
 )
 from nvdp.training.pretraining_images import TrainingImages, shifted, warped
-from nvdp.training.run_folder import load_any_run, save_model, start_run
+from nvdp.training.run_folder import load_any_run, only_process, save_model, start_run
 
 QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
 
@@ -150,6 +151,23 @@ def test_components_keep_the_largest_part_of_features_and_follow_a_change_of_set
     with pytest.raises(InputError, match="setting 'components' is 64; expected from 1 to 63"):
         config(folder, components=64)
     assert timed(config(folder, components=5, objective="classes"), 0.01, "32-true").components == 5
+
+
+def test_a_refused_change_of_components_changes_nothing(folder, tmp_path, monkeypatch):
+    out, few = tmp_path / "out", 4
+    pretrain(config(folder, components=3), out, **QUIET)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(ClassPool, "class_counts", property(lambda pool: np.array([few // 2, few // 2])))
+    with pytest.raises(InputError, match=f"'components' is 5; expected at most {few}, the training images"):
+        pretrain(config(folder, components=5), out, resume=True, **QUIET)
+    monkeypatch.setattr(ClassPool, "class_counts", property(lambda pool: np.array([few])))
+    with pytest.raises(InputError, match="there are 1 training classes; expected at least 2"):
+        pretrain(config(folder, components=2), out, resume=True, **QUIET)
+    assert {path: path.read_bytes() for path in before} == before
+    monkeypatch.undo()
+    with only_process(out), pytest.raises(InputError, match="is being trained by another process"):
+        pretrain(config(folder, components=4), out, resume=True, **QUIET)
+    assert {path: path.read_bytes() for path in before} == before
 
 
 def test_features_of_two_extractors_are_concatenated(folder, tmp_path):
@@ -313,7 +331,7 @@ def test_episodes_need_images_enough(folder, tmp_path):
         config(folder, objective="episodes", head="linear")
     with pytest.raises(InputError, match=r"'warps' is 0\.6; expected from 0 to 0\.5"):
         config(folder, warps=0.6)
-    with pytest.raises(InputError, match="'per_class' is 19, but a class has 18 images"):
+    with pytest.raises(InputError, match=r"'per_class' is 19, but class '.*' has 18 training images"):
         pretrain(config(folder, objective="episodes", per_class=19, batch=64), tmp_path / "out", **QUIET)
     assert not (tmp_path / "out").exists()
 

@@ -328,7 +328,7 @@ def pretrain(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.source import DataConfig
-    from nvdp.system import use_threads, write_text
+    from nvdp.system import use_threads
     from nvdp.training.config import PretrainConfig
     from nvdp.training.pretrain import pretrain as run_pretraining
     from nvdp.training.pretrain import pretrain_config, timed
@@ -342,12 +342,9 @@ def pretrain(
         config = PretrainConfig.load(out / CONFIG)
         if config.task != task:
             raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
-        changed = replace(config, **given({"views": views}))
+        config = replace(config, **given({"views": views}))
         if components is not None:
-            changed = replace(changed, components=components or None)
-        if changed != config:
-            config = changed
-            write_text(out / CONFIG, config.to_json())
+            config = replace(config, components=components or None)
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")

@@ -307,7 +307,9 @@ class ConvExtractor(nn.Module):
 def check_components(setting: str, components: int | None, features: int) -> None:
     """Raise an error unless so many components can be kept of so many features; `setting` says where they stand."""
     if components is not None and not 1 <= components < features:
-        raise InputError(f"{setting} is {components}; expected from 1 to {features - 1}, or null for all features")
+        raise InputError(
+            f"{setting} is {components}; expected from 1 to {features - 1}, or null (--components 0) for all features"
+        )
 
 
 def check_statistics(statistics: str, known: tuple[str, ...] = STATISTICS) -> None:

@@ -22,7 +22,7 @@ from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
 from nvdp.nn.extractors import ConvExtractor, principal_projection
 from nvdp.randomness import derived_seed
-from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads
+from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
 from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
 from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig, RunConfig
 from nvdp.training.distributed import SingleProcess
@@ -240,7 +240,7 @@ def join_extractor(run: Path, out: Path) -> None:
 VALIDATION_EPISODES = 100
 PROJECTION = "projection"  # what a projection was found for: components and views
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
-TIMED_STEPS = 3
+TIMED_STEPS, FEWEST_CLASSES = 3, 2
 
 
 def pretrain(
@@ -271,16 +271,15 @@ def pretrain(
     if config.precision != FULL_PRECISION:
         avoid_broken_amx()
     source = class_source(config.task, config.data)
-    images, validation = TrainingImages(source.split("train"), config), source.split("validation")
+    images, validation = _training_images(config), source.split("validation")
     source.split("test")  # refuses data that cannot be read before a folder is made
-    fewest = int(images.pool.counts.min())
-    if config.objective == "episodes" and fewest < config.per_class:
-        raise InputError(f"setting 'per_class' is {config.per_class}, but a class has {fewest} images; expected fewer")
-    if (config.components or 0) > (given := int(images.pool.class_counts.sum())):
-        raise InputError(f"setting 'components' is {config.components}, but there are {given} training images")
     finished = resume and _is_whole(folder / EXTRACTOR)
-    start_run(folder, config, resume, finished)
+    before = PretrainConfig.load(folder / CONFIG) if resume and (folder / CONFIG).exists() else config
+    start_run(folder, replace(config, views=before.views, components=before.components), resume, finished)
     with only_process(folder):
+        if config != before:
+            write_text(folder / CONFIG, config.to_json())
+    with only_process(folder):  # again, as the lock is that of the file
         if not finished:
             outcome, model = _trained(config, folder, images, resume, device, progress)
             for note in outcome.notes:
@@ -292,6 +291,20 @@ def pretrain(
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
+
+
+def _training_images(config: PretrainConfig) -> TrainingImages:
+    """The images of the training classes, refused where they are too few for the configuration."""
+    images = TrainingImages(class_source(config.task, config.data).split("train"), config)
+    counts = images.pool.class_counts
+    if len(counts) < FEWEST_CLASSES:
+        raise InputError(f"there are {len(counts)} training classes; expected at least {FEWEST_CLASSES}")
+    if config.objective == "episodes" and (fewest := int(counts.min())) < config.per_class:
+        name = images.pool.name(int(counts.argmin()))
+        raise InputError(f"setting 'per_class' is {config.per_class}, but class '{name}' has {fewest} training images")
+    if (config.components or 0) > (given := int(counts.sum())):
+        raise InputError(f"setting 'components' is {config.components}; expected at most {given}, the training images")
+    return images
 
 
 def _is_whole(path: Path) -> bool:
@@ -386,7 +399,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     keep_freed_memory()
     if precision != FULL_PRECISION:
         avoid_broken_amx()
-    images = TrainingImages(class_source(config.task, config.data).split("train"), config)
+    images = _training_images(config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name, components=None)
