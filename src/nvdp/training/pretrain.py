@@ -359,6 +359,7 @@ def _save(
     shape = one_shot_episodes(validation)
     accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
     text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"
+    text += f" (all features; {config.components} components are kept)" if config.components else ""
     said(f"{outcome.step} steps in {outcome.seconds:.0f} s; nearest class mean on validation classes: {text}")
     numbers = {"steps": outcome.step, "seconds": outcome.seconds, "nearest_mean_accuracy": accuracy}
     save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
