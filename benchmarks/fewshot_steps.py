@@ -16,7 +16,7 @@ from typing import Any
 
 from nvdp.evaluation.run import evaluate_run
 from nvdp.experiments.plan import PlannedRun
-from nvdp.experiments.table3 import GRADIENT_STEPS, PAPER_RATES, method_of, plan, rows_of
+from nvdp.experiments.table3 import GRADIENT_STEPS, PAPER_RATES, plan, rows_of
 from nvdp.system import use_threads, write_text
 from nvdp.training.distributed import Machine
 from nvdp.training.loop import train
@@ -58,7 +58,7 @@ def main() -> None:
     kept = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
     for row in options.only:
         run = runs[f"{row}-{options.column}-features"]
-        for steps in STEPS.get(row, STEPS.get(method_of(row), OTHER_STEPS)):
+        for steps in STEPS.get(row, OTHER_STEPS):
             made = {"column": options.column, "row": row, "episodes": EPISODES, **scored(run, steps)}
             print(json.dumps(made), flush=True)
             named = made["column"], made["row"], made["steps"]
