@@ -8,8 +8,9 @@ from typing import Any, Self
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.nn.encoders import SET_ENCODERS
-from nvdp.nn.extractors import EXTRACTORS, VIEWS, check_components
+from nvdp.nn.extractors import EXTRACTORS, check_components
 from nvdp.nn.mlp import InputScale
+from nvdp.nn.views import VIEWS
 
 MAX_FOURIER = 64
 STATISTICS = (None, "running", "batch", "support")

@@ -11,7 +11,6 @@ normalisation, which is monotone (a negative scale is moved into the convolution
 gradient.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -24,14 +23,11 @@ from torch.nn import functional as F
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.nn.mlp import fan_in_uniform, he_uniform_
+from nvdp.nn.views import VIEWS, image_views
 from nvdp.randomness import standard_normal
 
 CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
-VIEWS = ("image", "moved", "mirrored", "warped")
-# Of views: the size of an image over its move, a turn in radians, a change of scale, a shear. Other numbers need other
-# names of views.
-MOVE, VIEW_TURN, VIEW_SCALE, VIEW_SHEAR = 20, 0.2, 0.2, 0.2
 
 
 @dataclass(frozen=True)
@@ -194,44 +190,6 @@ class ConvBlock(nn.Module):
                 self.running_mean.lerp_(mean * sign, MOMENTUM)
                 self.running_var.lerp_(variance * (count / max(count - 1, 1)), MOMENTUM)  # as F.batch_norm: unbiased
         return result
-
-
-def affine(
-    images: Float[Tensor, "image channel row column"], maps: Float[Tensor, "image 2 3"]
-) -> Float[Tensor, "image channel row column"]:
-    """Images under affine maps of their own; what comes in is 0."""
-    grid = F.affine_grid(maps, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, align_corners=False)
-
-
-def image_views(images: Float[Tensor, "image channel row column"], views: str) -> list[Tensor]:
-    """The views of images whose features are averaged.
-
-    ``image``: the image as it is. ``moved``: moved to four corners too; what comes in repeats the edge. ``mirrored``:
-    these and the mirror image. ``warped``: ``moved`` and six copies that are turned, scaled or sheared.
-
-    >>> [len(image_views(torch.zeros(2, 1, 28, 28), views)) for views in VIEWS]
-    [1, 5, 6, 11]
-    """
-    if views == "image":
-        return [images]
-    size = images.shape[-1]
-    far = max(1, size // MOVE)
-    padded = F.pad(images, (far,) * 4, mode="replicate")
-    corners = [(row, column) for row in (0, 2 * far) for column in (0, 2 * far)]
-    moved = [images, *(padded[..., row : row + size, column : column + size] for row, column in corners)]
-    if views == "mirrored":
-        return [*moved, images.flip(-1)]
-    return [*moved, *_warped(images)] if views == "warped" else moved
-
-
-def _warped(images: Float[Tensor, "image channel row column"]) -> list[Tensor]:
-    maps = []
-    for sign in (1, -1):
-        cos, sin = math.cos(VIEW_TURN), math.sin(sign * VIEW_TURN)
-        scale, shear = 1 + sign * VIEW_SCALE, sign * VIEW_SHEAR
-        maps += [[[cos, -sin, 0], [sin, cos, 0]], [[scale, 0, 0], [0, scale, 0]], [[1, shear, 0], [0, 1, 0]]]
-    return [affine(images, images.new_tensor(each).expand(len(images), 2, 3)) for each in maps]
 
 
 def principal_projection(

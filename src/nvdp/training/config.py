@@ -15,7 +15,8 @@ from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves
-from nvdp.nn.extractors import EXTRACTORS, VIEWS, check_components
+from nvdp.nn.extractors import EXTRACTORS, check_components
+from nvdp.nn.views import VIEWS
 from nvdp.objectives import OBJECTIVES, KLScale
 
 FORMAT_VERSION = 2

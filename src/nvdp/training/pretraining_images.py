@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nvdp.data.class_pools import ClassPool
-from nvdp.nn.extractors import affine
+from nvdp.nn.views import affine
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.training.config import PretrainConfig
 
