@@ -4,7 +4,8 @@
 
 The package gets an environment of its own below `--work`, which also sees the packages of this one, so that both use
 the same PyTorch. Each model trains for the same number of processor seconds on one thread, on tasks of the same
-family, with a cosine schedule that ends with the seconds. The package's models are trained by its own loss with Adam.
+family, with a cosine schedule that ends with the seconds. The package's models are trained by its own loss with Adam,
+and its ConvGNP also with the optimiser of our models.
 All are scored on the same tasks of another seed: log-likelihood of single targets with σ ≥ 0.1.
 A model that is done is kept in `--work` and not trained again; `--only` trains some of them.
 """
@@ -28,13 +29,18 @@ from nvdp.data.gp import GPTasks
 from nvdp.evaluation.metrics import RegressionScores
 from nvdp.posteriors.prediction import Prediction
 from nvdp.system import keep_freed_memory, write_text
+from nvdp.training.muon import Muon
 
 PACKAGE = "neuralprocesses==0.2.7"
-PEERS = {"ConvGNP": "lowrank", "ConvCNP": "het"}  # and their likelihoods
+PEERS = {  # and their likelihoods, optimisers and learning rates
+    "ConvGNP": ("lowrank", torch.optim.Adam, 1e-3),
+    "ConvCNP": ("het", torch.optim.Adam, 1e-3),
+    "ConvGNP, Muon": ("lowrank", Muon, 3e-3),
+}
 OURS = ("nvdp-conv", "convgnp", "convcnp", "nvdp-attentive", "nvdp", "cnp")
 RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "peer.json"
 SEED, CHUNKS, MIN_STD = 99, 10, 0.1  # of the tasks that score
-PEER_RATE, PEER_WARMUP, TASKS = 1e-3, 100, 16
+PEER_WARMUP, TASKS = 100, 16
 
 
 class Peer:
@@ -44,12 +50,13 @@ class Peer:
         import neuralprocesses.torch as nps  # in an environment of its own
 
         self.loglik = nps.loglik
+        likelihood, optimizer, self.rate = PEERS[name]
         self.model = nps.construct_convgnp(
-            dim_x=1, dim_y=1, likelihood=PEERS[name], unet_channels=(64,) * 4, points_per_unit=32
+            dim_x=1, dim_y=1, likelihood=likelihood, unet_channels=(64,) * 4, points_per_unit=32
         )
         tasks = GPTasks().training_batch(0, 0, TASKS)
         self.model(tasks.context.x.mT, tasks.context.y.mT, tasks.x.mT)  # makes its parameters
-        self.optimizer = torch.optim.Adam(self.model.parameters(), PEER_RATE)
+        self.optimizer = optimizer(self.model.parameters(), lr=self.rate)
         self.step, self.spent = 0, 0.0
 
     def train_until(self, seconds: float) -> None:
@@ -58,7 +65,7 @@ class Peer:
         while self.spent < seconds:
             warm = min(1.0, (self.step + 1) / PEER_WARMUP)
             for group in self.optimizer.param_groups:
-                group["lr"] = PEER_RATE * warm * 0.5 * (1 + math.cos(math.pi * self.spent / seconds))
+                group["lr"] = self.rate * warm * 0.5 * (1 + math.cos(math.pi * self.spent / seconds))
             tasks = GPTasks().training_batch(0, self.step, TASKS)
             size = int(tasks.is_context[0].sum())  # the context comes first
             x, y = tasks.x.mT, tasks.y.mT

@@ -7,12 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from nvdp.experiments.plan import TUNING_SEED, USUAL_BOUND, Experiment, PlannedRun, changed, paper_architecture
+from nvdp.experiments.plan import (
+    READING_ONE_STD,
+    TUNING_SEED,
+    USUAL_BOUND,
+    Experiment,
+    PlannedRun,
+    changed,
+    paper_architecture,
+)
 from nvdp.experiments.table3 import extractors_of
 from nvdp.experiments.table3 import prepare as prepare_extractors
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import preset_config
+from nvdp.training.presets import OWN, preset_config
 
 Changes = dict[str, dict[str, Any]]
 SHIPPED = "shipped"  # the base run where it is the preset as it is
@@ -36,12 +44,21 @@ def attentive(budget: str) -> Sequence[PlannedRun]:
     rows = []
     for name, cpu_steps in READING_STEPS.items():
         steps = {"quick": 60, "cpu": cpu_steps, "paper": PAPER_STEPS}[budget]
-        rows.append(PlannedRun(name, preset_config("gp", name, budget, steps=steps), TASKS[budget]))
+        rows.append(PlannedRun(name, _one_std("gp", name, budget, steps=steps), TASKS[budget]))
     if budget == "cpu":
-        alone = preset_config("gp", LONG, budget, architecture=RATES_ALONE)
-        rows.append(PlannedRun(f"{LONG}-long", preset_config("gp", LONG, budget), TASKS[budget]))
+        alone = changed(_one_std("gp", LONG, budget), {f"model.{name}": value for name, value in RATES_ALONE.items()})
+        rows.append(PlannedRun(f"{LONG}-long", _one_std("gp", LONG, budget), TASKS[budget]))
         rows.append(PlannedRun(f"{LONG}-rates-alone", alone, TASKS[budget]))
+        for name in ("nvdp-attentive", "nvdp-conv"):
+            config = preset_config("gp", name, budget, steps=READING_STEPS[name])
+            rows.append(PlannedRun(f"{name}-{STD_OF_NETWORK}", config, TASKS[budget]))
     return rows
+
+
+def _one_std(task: str, name: str, preset: str, **changes: Any) -> RunConfig:
+    """A preset, with one σ for all points where it has more."""
+    architecture = READING_ONE_STD.get(name, {}) if preset in OWN else {}
+    return preset_config(task, name, preset, architecture=architecture, **changes)
 
 
 def learning(budget: str) -> Sequence[PlannedRun]:
@@ -63,7 +80,7 @@ def quarter(budget: str) -> Sequence[PlannedRun]:
         "paper-recipe": preset_config("gp", "nvdp", "tuned", steps=steps),
         "shipped-recipe": replace(preset, steps=steps // 4),
         "shipped-preset": preset if budget == "cpu" else replace(preset, steps=steps // 2),
-        "nvdp-attentive": preset_config("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
+        "nvdp-attentive": _one_std("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
     }
     return [PlannedRun(name, config, TASKS[budget]) for name, config in configs.items()]
 
@@ -156,7 +173,7 @@ COLLAPSE: Changes = {  # of NVDP-attentive
 def collapse(budget: str) -> Sequence[PlannedRun]:
     """NVDP-attentive, one change at a time, with other models trained for the same time."""
     steps = {"quick": 60, "cpu": 300, "paper": PAPER_STEPS}[budget]
-    base = preset_config("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
+    base = _one_std("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
     runs = {name: changed(base, change) for name, change in COLLAPSE.items()}
     anp_steps = steps * READING_STEPS["anp"] // READING_STEPS["nvdp-attentive"]
     runs["anp"] = preset_config("gp", "anp", "cpu", steps=anp_steps, warmup_steps=anp_steps // 10)
@@ -205,7 +222,7 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
         for name, cpu_steps in TNP_MODELS.items():
             steps = {"quick": 60, "cpu": cpu_steps, "paper": 100_000}[budget]
             tasks = {"quick": 64, "cpu": 4_096, "paper": 48_000}[budget]
-            config = preset_config(task, name, "quick", steps=steps, warmup_steps=steps // 10)
+            config = _one_std(task, name, "quick", steps=steps, warmup_steps=steps // 10)
             rows.append(PlannedRun(f"{name}-{task}", config, tasks))
     return rows
 
@@ -214,12 +231,16 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
 # and settings. All have Muon and see 8 tasks a step; attention sees distances.
 BY_DISTANCE = {"attention.by_distance": True}
 RIVALS: dict[str, tuple[str, int, dict[str, Any]]] = {
-    "nvdp-conv": ("nvdp-conv", 2_400, {}),
-    "nvdp-conv-rates-alone": ("nvdp-conv", 2_200, RATES_ALONE),
+    "nvdp-conv": ("nvdp-conv", 2_250, {}),
+    "nvdp-attentive": ("nvdp-attentive", 1_550, {}),
+    "convgnp": ("convgnp", 2_900, {}),
     "convcnp": ("convcnp", 3_200, {}),
-    "convgnp": ("convgnp", 3_000, {}),
     "anp-by-distance": ("anp", 1_650, BY_DISTANCE),
     "tnp-d-by-distance": ("tnp-d", 1_450, BY_DISTANCE),
+    "nvdp-conv-one-std": ("nvdp-conv", 2_400, READING_ONE_STD["nvdp-conv"]),
+    "nvdp-attentive-one-std": ("nvdp-attentive", 1_650, READING_ONE_STD["nvdp-attentive"]),
+    "convgnp-one-std": ("convgnp", 3_000, READING_ONE_STD["convgnp"]),
+    "nvdp-conv-rates-alone": ("nvdp-conv", 2_200, READING_ONE_STD["nvdp-conv"] | RATES_ALONE),
 }
 RIVAL_SEEDS = (0, 1, 2)
 

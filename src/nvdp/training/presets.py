@@ -152,12 +152,21 @@ RULES = (
         {"tasks_per_step": 8, "learning_rate": 2e-3, "optimizer": "muon"},
     ),
     # One noisy hidden layer and a low floor of the rates keep what a target reads precise. Rates of the task alone
-    # would not matter: targets would learn their doubt from what they read.
+    # would not matter: targets would learn their doubt from what they read. One σ for all points would be larger than
+    # the noise near the context; with a σ of each point, half the joint density no longer keeps functions apart.
     Rule(
-        {"family": "gp", "model": "nvdp-conv", "preset": OWN},
-        model={"decoder.layers": 1, "rates.floor": 1e-3, "rates.per": "target"},
+        {"family": "gp", "model": ("nvdp-attentive", "nvdp-conv"), "preset": OWN},
+        model={
+            "decoder.layers": 1,
+            "rates.floor": 1e-3,
+            "rates.per": "target",
+            "likelihood.shared_std": False,
+            "likelihood.joint_share": 0.75,
+        },
     ),
+    Rule({"family": "gp", "model": "nvdp-attentive", "preset": OWN}, model={"likelihood.joint_share": 1.0}),
     Rule({"kind": "regression", "model": "convgnp"}, model={"likelihood.joint_share": 1.0, "decoder.latent": 64}),
+    Rule({"family": "gp", "model": "convgnp", "preset": OWN}, model={"likelihood.shared_std": False}),
     Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
     Rule(  # as published, but with normalisation before each part of a block
         {"kind": "regression", "model": "tnp-d"},
@@ -177,8 +186,9 @@ RULES = (
         {"family": "image", "preset": OWN},
         model={"inputs.x_centre": 0.5, "inputs.x_scale": 4.0, "inputs.y_centre": 0.5, "inputs.y_scale": 2.0},
     ),
-    # A CNP learns slower with it.
-    Rule({"family": ("gp", "image"), "preset": OWN, "dropout": True}, model={"encoder.task_norm": True}),
+    # A CNP learns slower with it, and on GP functions an NVDP whose targets read the context.
+    Rule({"family": "gp", "preset": OWN, "dropout": True, "reader": None}, model={"encoder.task_norm": True}),
+    Rule({"family": "image", "preset": OWN, "dropout": True}, model={"encoder.task_norm": True}),
     # The general prior: noise from the network, scored on targets alone.
     Rule(
         {"family": "general", "preset": OWN},
