@@ -202,6 +202,7 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     (tmp_path / "support" / "void").mkdir()
     assert "class 'void' has 0 support images" in refusal(*few)
     assert "exclude each other" in refusal("pretrain", TASK, *folder, "--steps", 2, "--minutes", 1, "--out", tmp_path)
-    assert "holds an extractor of" in refusal(
-        "pretrain", "omniglot-fewshot", "--out", places / "extractor", "--resume", "--quiet"
-    )
+    again = ["--out", places / "extractor", "--resume", "--quiet"]
+    assert "holds a run whose task is folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
+    assert "holds a run whose seed is 0; got 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)
+    assert "holds a run whose size is 16; got 32" in refusal("pretrain", TASK, "--size", 32, *again)

@@ -1,6 +1,7 @@
 """Commands that train: a model on a family of tasks, and a feature extractor for few-shot classification."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -312,7 +313,8 @@ def pretrain(
         int | None, typer.Option(help="folder-of-classes: 1 for grey, 3 for colour. (default: as they are)")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue the run in --out; write damaged features again.")
+        bool,
+        typer.Option("--resume", help="Continue the run in --out as it was begun; write damaged features again."),
     ] = False,
     data_dir: DataDir = None,
     device: Device = "auto",
@@ -338,24 +340,25 @@ def pretrain(
     use_threads(threads)
     if minutes is not None and steps is not None:
         raise InputError(f"--minutes {minutes:g} and --steps {steps} exclude each other")
+    place = str(folder.resolve()) if folder else None
+    data = given({"folder": place, "size": size, "channels": channels})
+    settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
+    settings |= {"precision": precision, "objective": objective, "per_class": per_class}
+    settings |= {"shifts": shifts, "warps": warps}
     if resume and (out / CONFIG).exists():
         config = PretrainConfig.load(out / CONFIG)
-        if config.task != task:
-            raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
+        _check_same(out, {"task": task} | given(settings), vars(config))
+        _check_same(out, data, vars(config.data))
         config = replace(config, **given({"views": views}))
         if components is not None:
             config = replace(config, components=components or None)
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
-        place = str(folder.resolve()) if folder else None
-        data = DataConfig(**given({"folder": place, "size": size, "channels": channels}))
-        if data != DataConfig() and task != "folder-of-classes":
+        if data and task != "folder-of-classes":
             raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
-        settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
-        settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-        settings |= {"shifts": shifts, "warps": warps, "views": views, "components": components or None}
-        config = pretrain_config(task, data, **given(settings))
+        settings |= {"views": views, "components": components or None}
+        config = pretrain_config(task, DataConfig(**data), **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
         typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
@@ -379,3 +382,10 @@ def join(
 
     join_extractor(run, out)
     typer.echo(f"joined {run} and its extractor in {out}")
+
+
+def _check_same(out: Path, options: Mapping[str, Any], there: Mapping[str, Any]) -> None:
+    """Refuse options that differ from those of the run that is to go on."""
+    for name, value in options.items():
+        if value != there[name]:
+            raise InputError(f"{out} holds a run whose {name.replace('_', ' ')} is {there[name]}; got {value}")
