@@ -202,6 +202,8 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     (tmp_path / "support" / "void").mkdir()
     assert "class 'void' has 0 support images" in refusal(*few)
     assert "exclude each other" in refusal("pretrain", TASK, *folder, "--steps", 2, "--minutes", 1, "--out", tmp_path)
+    for command in ("info", "eval"):
+        assert "holds an extractor of `nvdp pretrain`, not a model" in refusal(command, places / "extractor")
     again = ["--out", places / "extractor", "--resume", "--quiet"]
     assert "holds a run whose task is folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
     assert "holds a run whose seed is 0; got 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)

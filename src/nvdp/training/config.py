@@ -116,7 +116,13 @@ class RunConfig:
     @classmethod
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
-        return cls.from_dict(_read(path, "run"), str(path))
+        values = _read(path, "run")
+        if "extractor" in values:
+            raise InputError(
+                f"{path.parent} holds an extractor of `nvdp pretrain`, not a model; train one on its features with "
+                f"`nvdp train {values.get('task', '…')} --features {path.parent}`"
+            )
+        return cls.from_dict(values, str(path))
 
 
 @dataclass(frozen=True)
