@@ -15,6 +15,7 @@ from pathlib import Path
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation.metrics import evaluate
+from nvdp.experiments.plan import READING_ONE_STD
 from nvdp.system import keep_freed_memory, use_threads, write_text
 from nvdp.training.loop import Trainer, trainer_in_memory
 from nvdp.training.presets import preset_config, shortened
@@ -35,12 +36,18 @@ VARIANTS = {  # model, settings of the run, settings of the model
     "nvdp-conv, depthwise, 4 tasks": ("nvdp-conv", {"tasks_per_step": 4}, DEPTHWISE),
     "nvdp-conv, depthwise, Adam": ("nvdp-conv", {"optimizer": "adam"}, DEPTHWISE),
     "nvdp-conv, depthwise, 16 tasks": ("nvdp-conv", {"tasks_per_step": 16}, DEPTHWISE),
-    REFERENCE: ("nvdp-conv", ADAM_16, DEPTHWISE),
+    "nvdp-conv, one σ": ("nvdp-conv", {}, READING_ONE_STD["nvdp-conv"]),
+    "nvdp-conv, joint density alone": ("nvdp-conv", {}, {"likelihood.joint_share": 1.0}),
+    REFERENCE: ("nvdp-conv", ADAM_16, READING_ONE_STD["nvdp-conv"] | DEPTHWISE),
     "convgnp": ("convgnp", {}, {}),
     "convgnp, Adam, 16 tasks": ("convgnp", ADAM_16, {}),
     "convcnp": ("convcnp", {}, {}),
     "convcnp, Adam, 16 tasks": ("convcnp", ADAM_16, {}),
     "nvdp-attentive": ("nvdp-attentive", {}, {}),
+    "nvdp-attentive, one σ": ("nvdp-attentive", {}, READING_ONE_STD["nvdp-attentive"]),
+    "nvdp-attentive, half the joint density": ("nvdp-attentive", {}, {"likelihood.joint_share": 0.5}),
+    "nvdp-attentive, task norm": ("nvdp-attentive", {}, {"encoder.task_norm": True}),
+    "nvdp-attentive, learning rate 0.003": ("nvdp-attentive", {"learning_rate": 3e-3}, {}),
     "nvdp-attentive, Adam, 16 tasks": ("nvdp-attentive", {**ADAM_16, "learning_rate": 1e-3}, {}),
 }
 
