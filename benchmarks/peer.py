@@ -5,7 +5,7 @@
 The package gets an environment of its own below `--work`, which also sees the packages of this one, so that both use
 the same PyTorch. Each model trains for the same number of processor seconds on one thread, on tasks of the same
 family, with a cosine schedule that ends with the seconds. The package's models are trained by its own loss with Adam,
-and its ConvGNP also with the optimiser of our models.
+and its ConvGNP also with Muon, the optimiser of our models whose targets read the context.
 All are scored on the same tasks of another seed: log-likelihood of single targets with σ ≥ 0.1.
 A model that is done is kept in `--work` and not trained again; `--only` trains some of them.
 """
@@ -19,6 +19,7 @@ import sys
 import sysconfig
 import time
 import venv
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -73,9 +74,22 @@ class Peer:
             loss = -self.loglik(self.model, *parts, normalise=True).mean()
             self.optimizer.zero_grad()
             loss.backward()
-            self.optimizer.step()
+            with self._kernels_in_two_dimensions():
+                self.optimizer.step()
             self.step += 1
             self.spent = time.process_time() - began
+
+    @contextmanager
+    def _kernels_in_two_dimensions(self):
+        """Convolutions over a line as ones over a plane, which Muon takes for matrices, as it does in our models."""
+        kernels = [(p, p.grad) for p in self.model.parameters() if p.dim() == 3 and p.grad is not None]
+        for kernel, gradient in kernels:
+            kernel.grad = None
+            kernel.data, kernel.grad = kernel.data[..., None], gradient[..., None]
+        yield
+        for kernel, gradient in kernels:
+            kernel.grad = None
+            kernel.data, kernel.grad = kernel.data[..., 0], gradient
 
     def predict(self, x_context, y_context, x) -> Prediction:
         """Mean and standard deviation of observations, as the others give them."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation.metrics import evaluate
-from nvdp.experiments.plan import READING_ONE_STD
+from nvdp.experiments.plan import FORMER_READING
 from nvdp.system import keep_freed_memory, use_threads, write_text
 from nvdp.training.loop import Trainer, trainer_in_memory
 from nvdp.training.presets import preset_config, shortened
@@ -24,7 +24,7 @@ RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "search.jso
 REFERENCE_MS, SEED, TASKS, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 256, 2, 8, 5
 ADAM_16 = {"tasks_per_step": 16, "optimizer": "adam", "learning_rate": 3e-3}
 DEPTHWISE = {"convolution.dense": False, "convolution.kernel": 7}
-REFERENCE = "nvdp-conv, depthwise, Adam, 16 tasks"
+REFERENCE = "nvdp-conv, former preset, depthwise, Adam, 16 tasks"
 VARIANTS = {  # model, settings of the run, settings of the model
     "nvdp-conv": ("nvdp-conv", {}, {}),
     "nvdp-conv, 16 tasks": ("nvdp-conv", {"tasks_per_step": 16}, {}),
@@ -36,16 +36,18 @@ VARIANTS = {  # model, settings of the run, settings of the model
     "nvdp-conv, depthwise, 4 tasks": ("nvdp-conv", {"tasks_per_step": 4}, DEPTHWISE),
     "nvdp-conv, depthwise, Adam": ("nvdp-conv", {"optimizer": "adam"}, DEPTHWISE),
     "nvdp-conv, depthwise, 16 tasks": ("nvdp-conv", {"tasks_per_step": 16}, DEPTHWISE),
-    "nvdp-conv, one σ": ("nvdp-conv", {}, READING_ONE_STD["nvdp-conv"]),
+    "nvdp-conv, former preset": ("nvdp-conv", {}, FORMER_READING["nvdp-conv"]),
     "nvdp-conv, joint density alone": ("nvdp-conv", {}, {"likelihood.joint_share": 1.0}),
-    REFERENCE: ("nvdp-conv", ADAM_16, READING_ONE_STD["nvdp-conv"] | DEPTHWISE),
+    "nvdp-conv, task norm": ("nvdp-conv", {}, {"encoder.task_norm": True}),
+    REFERENCE: ("nvdp-conv", ADAM_16, FORMER_READING["nvdp-conv"] | DEPTHWISE),
     "convgnp": ("convgnp", {}, {}),
     "convgnp, Adam, 16 tasks": ("convgnp", ADAM_16, {}),
     "convcnp": ("convcnp", {}, {}),
     "convcnp, Adam, 16 tasks": ("convcnp", ADAM_16, {}),
     "nvdp-attentive": ("nvdp-attentive", {}, {}),
-    "nvdp-attentive, one σ": ("nvdp-attentive", {}, READING_ONE_STD["nvdp-attentive"]),
+    "nvdp-attentive, former preset": ("nvdp-attentive", {}, FORMER_READING["nvdp-attentive"]),
     "nvdp-attentive, half the joint density": ("nvdp-attentive", {}, {"likelihood.joint_share": 0.5}),
+    "nvdp-attentive, three quarters of it": ("nvdp-attentive", {}, {"likelihood.joint_share": 0.75}),
     "nvdp-attentive, task norm": ("nvdp-attentive", {}, {"encoder.task_norm": True}),
     "nvdp-attentive, learning rate 0.003": ("nvdp-attentive", {"learning_rate": 3e-3}, {}),
     "nvdp-attentive, Adam, 16 tasks": ("nvdp-attentive", {**ADAM_16, "learning_rate": 1e-3}, {}),

@@ -205,6 +205,6 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     for command in ("info", "eval"):
         assert "holds an extractor of `nvdp pretrain`, not a model" in refusal(command, places / "extractor")
     again = ["--out", places / "extractor", "--resume", "--quiet"]
-    assert "holds a run whose task is folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
-    assert "holds a run whose seed is 0; got 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)
-    assert "holds a run whose size is 16; got 32" in refusal("pretrain", TASK, "--size", 32, *again)
+    assert "holds an extractor of folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
+    assert "other settings: seed was 0, now 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)
+    assert "data.size was 16, now 32" in refusal("pretrain", TASK, "--size", 32, *again)

@@ -94,6 +94,19 @@ def test_presets_of_a_cpu_scale_pictures_and_normalise_nvdp_alone():
     )
 
 
+@pytest.mark.parametrize(("name", "share"), [("nvdp-attentive", 1.0), ("nvdp-conv", 0.75), ("convgnp", 1.0)])
+def test_presets_of_models_that_read_give_each_point_of_a_gp_function_a_std(name, share):
+    quick, cpu, printed = (preset_config("gp", name, preset).model for preset in ("quick", "cpu", "paper"))
+    for model in (quick, cpu):
+        assert (model.likelihood.shared_std, model.likelihood.joint_share) == (False, share)
+        assert not model.encoder.task_norm
+    assert printed.likelihood.shared_std
+    if name != "convgnp":
+        assert (quick.decoder.layers, quick.rates.per, quick.rates.floor) == (1, "target", 1e-3)
+        assert (printed.decoder.layers, printed.rates.per) == (2, "task")
+        assert preset_config("mnist", name, "quick").model.encoder.task_norm
+
+
 def test_presets_of_a_cpu_give_models_of_one_representation_fourier_features():
     for name in ("nvdp", "cnp", "np+cnp+vp"):
         shipped, printed = (preset_config("gp", name, preset) for preset in ("cpu", "tuned"))

@@ -1,7 +1,6 @@
 """Commands that train: a model on a family of tasks, and a feature extractor for few-shot classification."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -257,7 +256,10 @@ def pretrain(
     out: Annotated[Path, typer.Option(help="Folder for the extractor and the features; new unless --resume is given.")],
     minutes: Annotated[
         float | None,
-        typer.Option(help="How long to train; a measurement at the start turns it into steps. (default: 30)", min=0.01),
+        typer.Option(
+            help="How long to train; a measurement at the start of a new run turns it into steps. (default: 30)",
+            min=0.01,
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
     head: Annotated[
@@ -345,18 +347,19 @@ def pretrain(
     settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
     settings |= {"precision": precision, "objective": objective, "per_class": per_class}
     settings |= {"shifts": shifts, "warps": warps}
+    if data and task != "folder-of-classes":
+        raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
     if resume and (out / CONFIG).exists():
         config = PretrainConfig.load(out / CONFIG)
-        _check_same(out, {"task": task} | given(settings), vars(config))
-        _check_same(out, data, vars(config.data))
-        config = replace(config, **given({"views": views}))
+        if config.task != task:
+            raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
+        changed = given(settings | {"views": views}) | {"data": replace(config.data, **data)}
         if components is not None:
-            config = replace(config, components=components or None)
+            changed["components"] = components or None
+        config = replace(config, **changed)  # refused where training would differ
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
-        if data and task != "folder-of-classes":
-            raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
         settings |= {"views": views, "components": components or None}
         config = pretrain_config(task, DataConfig(**data), **given(settings))
         if precision is None or steps is None:
@@ -382,10 +385,3 @@ def join(
 
     join_extractor(run, out)
     typer.echo(f"joined {run} and its extractor in {out}")
-
-
-def _check_same(out: Path, options: Mapping[str, Any], there: Mapping[str, Any]) -> None:
-    """Refuse options that differ from those of the run that is to go on."""
-    for name, value in options.items():
-        if value != there[name]:
-            raise InputError(f"{out} holds a run whose {name.replace('_', ' ')} is {there[name]}; got {value}")

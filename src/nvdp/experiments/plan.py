@@ -15,12 +15,13 @@ from nvdp.training.presets import FOURIER
 BUDGETS = ("quick", "cpu", "paper")
 # NVDP trained by the paper's bound, its last layer sampled.
 USUAL_BOUND = {"likelihood.integrate_plain": False, "likelihood.shared_std": True}
-# Models whose targets read the context with one σ for all points, as in the studies that were made with it.
-_NVDP_ONE_STD = {"likelihood.shared_std": True, "likelihood.joint_share": 0.5, "encoder.task_norm": True}
-READING_ONE_STD: dict[str, dict[str, Any]] = {
+# The presets of models whose targets read the context as they were before each point had a σ of its own. Studies that
+# were made with them keep them.
+_FORMER_NVDP = {"likelihood.shared_std": True, "likelihood.joint_share": 0.5, "encoder.task_norm": True}
+FORMER_READING: dict[str, dict[str, Any]] = {
     "convgnp": {"likelihood.shared_std": True},
-    "nvdp-conv": _NVDP_ONE_STD,
-    "nvdp-attentive": _NVDP_ONE_STD | {"decoder.layers": 2, "rates.floor": 0.01, "rates.per": "task"},
+    "nvdp-conv": _FORMER_NVDP,
+    "nvdp-attentive": _FORMER_NVDP | {"decoder.layers": 2, "rates.floor": 0.01, "rates.per": "task"},
 }
 ADDED = ("encoder.task_norm", "rates.norm", *USUAL_BOUND)  # to the paper's model, beside FOURIER
 TUNING_SEED = 777  # settings are chosen on these validation tasks; published scores are on those of VALIDATION_SEED

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvdp.experiments.plan import (
-    READING_ONE_STD,
+    FORMER_READING,
     TUNING_SEED,
     USUAL_BOUND,
     Experiment,
@@ -33,8 +33,9 @@ def _kl(reduction: str, weight: float) -> dict[str, Any]:
 
 
 # Models whose targets read the context, with as many steps as take the time of 10,000 steps of NVDP. A step of
-# NVDP-attentive costs 2 times that of NVDP, NVDP-conv 1.1 times, ANP 1.4 times, ConvCNP 0.8 times.
+# NVDP-attentive by its former preset costs 2 times that of NVDP, NVDP-conv 1.1 times, ANP 1.4 times, ConvCNP 0.8 times.
 READING_STEPS = {"nvdp-attentive": 5_000, "nvdp-conv": 9_000, "anp": 7_000, "convcnp": 12_000}
+PRESET_STEPS = {"nvdp-attentive": 4_700, "nvdp-conv": 8_400}  # the same time by the presets as they are
 LONG = "nvdp-conv"  # trained as long as its preset says, too; and with rates as the only path from the context
 RATES_ALONE = {"decoder.reads": False, "decoder.width": 256, "inputs.fourier": 8}
 
@@ -44,20 +45,19 @@ def attentive(budget: str) -> Sequence[PlannedRun]:
     rows = []
     for name, cpu_steps in READING_STEPS.items():
         steps = {"quick": 60, "cpu": cpu_steps, "paper": PAPER_STEPS}[budget]
-        rows.append(PlannedRun(name, _one_std("gp", name, budget, steps=steps), TASKS[budget]))
+        rows.append(PlannedRun(name, _former("gp", name, budget, steps=steps), TASKS[budget]))
     if budget == "cpu":
-        alone = changed(_one_std("gp", LONG, budget), {f"model.{name}": value for name, value in RATES_ALONE.items()})
-        rows.append(PlannedRun(f"{LONG}-long", _one_std("gp", LONG, budget), TASKS[budget]))
+        alone = preset_config("gp", LONG, budget, architecture=FORMER_READING[LONG] | RATES_ALONE)
+        rows.append(PlannedRun(f"{LONG}-long", _former("gp", LONG, budget), TASKS[budget]))
         rows.append(PlannedRun(f"{LONG}-rates-alone", alone, TASKS[budget]))
-        for name in ("nvdp-attentive", "nvdp-conv"):
-            config = preset_config("gp", name, budget, steps=READING_STEPS[name])
-            rows.append(PlannedRun(f"{name}-{STD_OF_NETWORK}", config, TASKS[budget]))
+        for name, steps in PRESET_STEPS.items():
+            rows.append(PlannedRun(f"{name}-preset", preset_config("gp", name, budget, steps=steps), TASKS[budget]))
     return rows
 
 
-def _one_std(task: str, name: str, preset: str, **changes: Any) -> RunConfig:
-    """A preset, with one σ for all points where it has more."""
-    architecture = READING_ONE_STD.get(name, {}) if preset in OWN else {}
+def _former(task: str, name: str, preset: str, **changes: Any) -> RunConfig:
+    """A preset; of models whose targets read the context, the former one."""
+    architecture = FORMER_READING.get(name, {}) if preset in OWN else {}
     return preset_config(task, name, preset, architecture=architecture, **changes)
 
 
@@ -80,7 +80,7 @@ def quarter(budget: str) -> Sequence[PlannedRun]:
         "paper-recipe": preset_config("gp", "nvdp", "tuned", steps=steps),
         "shipped-recipe": replace(preset, steps=steps // 4),
         "shipped-preset": preset if budget == "cpu" else replace(preset, steps=steps // 2),
-        "nvdp-attentive": _one_std("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
+        "nvdp-attentive": _former("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
     }
     return [PlannedRun(name, config, TASKS[budget]) for name, config in configs.items()]
 
@@ -173,7 +173,7 @@ COLLAPSE: Changes = {  # of NVDP-attentive
 def collapse(budget: str) -> Sequence[PlannedRun]:
     """NVDP-attentive, one change at a time, with other models trained for the same time."""
     steps = {"quick": 60, "cpu": 300, "paper": PAPER_STEPS}[budget]
-    base = _one_std("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
+    base = _former("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
     runs = {name: changed(base, change) for name, change in COLLAPSE.items()}
     anp_steps = steps * READING_STEPS["anp"] // READING_STEPS["nvdp-attentive"]
     runs["anp"] = preset_config("gp", "anp", "cpu", steps=anp_steps, warmup_steps=anp_steps // 10)
@@ -222,13 +222,13 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
         for name, cpu_steps in TNP_MODELS.items():
             steps = {"quick": 60, "cpu": cpu_steps, "paper": 100_000}[budget]
             tasks = {"quick": 64, "cpu": 4_096, "paper": 48_000}[budget]
-            config = _one_std(task, name, "quick", steps=steps, warmup_steps=steps // 10)
+            config = _former(task, name, "quick", steps=steps, warmup_steps=steps // 10)
             rows.append(PlannedRun(f"{name}-{task}", config, tasks))
     return rows
 
 
-# Models whose targets read the context, by name: steps of the preset `quick` that take the time of 2,400 of NVDP-conv,
-# and settings. All have Muon and see 8 tasks a step; attention sees distances.
+# Models whose targets read the context, by name: steps of the preset `quick` that take the time of 2,400 of NVDP-conv
+# by its former preset, and settings. All have Muon and see 8 tasks a step; attention sees distances.
 BY_DISTANCE = {"attention.by_distance": True}
 RIVALS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "nvdp-conv": ("nvdp-conv", 2_250, {}),
@@ -237,10 +237,10 @@ RIVALS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "convcnp": ("convcnp", 3_200, {}),
     "anp-by-distance": ("anp", 1_650, BY_DISTANCE),
     "tnp-d-by-distance": ("tnp-d", 1_450, BY_DISTANCE),
-    "nvdp-conv-one-std": ("nvdp-conv", 2_400, READING_ONE_STD["nvdp-conv"]),
-    "nvdp-attentive-one-std": ("nvdp-attentive", 1_650, READING_ONE_STD["nvdp-attentive"]),
-    "convgnp-one-std": ("convgnp", 3_000, READING_ONE_STD["convgnp"]),
-    "nvdp-conv-rates-alone": ("nvdp-conv", 2_200, READING_ONE_STD["nvdp-conv"] | RATES_ALONE),
+    "nvdp-conv-former": ("nvdp-conv", 2_400, FORMER_READING["nvdp-conv"]),
+    "nvdp-attentive-former": ("nvdp-attentive", 1_650, FORMER_READING["nvdp-attentive"]),
+    "convgnp-former": ("convgnp", 3_000, FORMER_READING["convgnp"]),
+    "nvdp-conv-rates-alone": ("nvdp-conv", 2_200, FORMER_READING["nvdp-conv"] | RATES_ALONE),
 }
 RIVAL_SEEDS = (0, 1, 2)
 

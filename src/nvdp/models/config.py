@@ -185,7 +185,7 @@ class LikelihoodConfig(Part):
     min_std: float = 0.1
     integrate_last: bool = True  # models with a reader: the last layer is integrated out
     joint_share: float = 0.5  # of the density of all points together in what is then trained
-    shared_std: bool = True  # with the last layer integrated out: one σ for all tasks; False: σ(x) from the network
+    shared_std: bool = True  # with the last layer integrated out: one σ for all points; False: an output of the network
     components: int = 1  # Gaussians of the noise, where σ comes from the network
     scored: str = "task"  # points that a training bound counts: context and targets; or "targets"
     integrate_plain: bool = False  # the same for models without a reader

@@ -64,7 +64,7 @@ class NVDP(RegressionModel):
             if made is None or not self.integrated:
                 raise InputError(
                     "model setting 'rates.per' is 'target', which is for models whose targets read the context "
-                    f"and whose last layer is integrated out; this {config.name} is not one"
+                    f"and whose last layer is integrated out; this {config.name} is not one: set it to 'task'"
                 )
             self.target_logits = nn.Linear(made.size, config.decoder.width)
             nn.init.zeros_(self.target_logits.weight)  # starts with the rates of the task

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 VIEWS = ("image", "moved", "mirrored", "warped")
-# The size of an image over its move, a turn in radians, a change of scale, a shear. Other numbers need other names of
-# views.
+# A moved copy moves by 1/MOVE of the image's size; a turn in radians, a change of scale, a shear. Other numbers need
+# other names of views.
 MOVE, TURN, SCALE, SHEAR = 20, 0.2, 0.2, 0.2
 
 
@@ -24,7 +24,8 @@ def image_views(images: Float[Tensor, "image channel row column"], views: str) -
     """The views of images whose features are averaged.
 
     ``image``: the image as it is. ``moved``: moved to four corners too; what comes in repeats the edge. ``mirrored``:
-    these and the mirror image. ``warped``: ``moved`` and six copies that are turned, scaled or sheared.
+    these and the mirror image. ``warped``: ``moved`` and six copies that are turned, scaled or sheared; what comes in
+    is 0.
 
     >>> import torch
     >>> [len(image_views(torch.zeros(2, 1, 28, 28), views)) for views in VIEWS]

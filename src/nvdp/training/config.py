@@ -117,10 +117,10 @@ class RunConfig:
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
         values = _read(path, "run")
-        if "extractor" in values:
+        if values.get("kind") == EXTRACTOR_KIND:
             raise InputError(
-                f"{path.parent} holds an extractor of `nvdp pretrain`, not a model; train one on its features with "
-                f"`nvdp train {values.get('task', '…')} --features {path.parent}`"
+                f"{path.parent} holds an extractor of `nvdp pretrain`, not a model; `nvdp train … --features "
+                f"{path.parent}` trains one on its features"
             )
         return cls.from_dict(values, str(path))
 
