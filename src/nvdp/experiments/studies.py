@@ -237,6 +237,7 @@ RIVALS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "convcnp": ("convcnp", 3_200, {}),
     "anp-by-distance": ("anp", 1_650, BY_DISTANCE),
     "tnp-d-by-distance": ("tnp-d", 1_450, BY_DISTANCE),
+    "nvdp-conv-joint-0.75": ("nvdp-conv", 2_250, {"likelihood.joint_share": 0.75}),
     "nvdp-conv-former": ("nvdp-conv", 2_400, FORMER_READING["nvdp-conv"]),
     "nvdp-attentive-former": ("nvdp-attentive", 1_650, FORMER_READING["nvdp-attentive"]),
     "convgnp-former": ("convgnp", 3_000, FORMER_READING["convgnp"]),

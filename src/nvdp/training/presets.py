@@ -153,8 +153,8 @@ RULES = (
     ),
     # One noisy hidden layer and a low floor of the rates keep what a target reads precise. Rates of the task alone
     # would not matter: targets would learn their doubt from what they read. One σ for all points would be larger than
-    # the noise near the context; with a σ of each point, half the joint density no longer keeps functions apart, and
-    # three quarters keep those of NVDP-attentive less apart than the whole does: `python benchmarks/search.py`.
+    # the noise near the context; with a σ of each point, nothing less than the whole joint density keeps functions
+    # apart under every seed.
     Rule(
         {"family": "gp", "model": ("nvdp-attentive", "nvdp-conv"), "preset": OWN},
         model={
@@ -162,10 +162,9 @@ RULES = (
             "rates.floor": 1e-3,
             "rates.per": "target",
             "likelihood.shared_std": False,
+            "likelihood.joint_share": 1.0,
         },
     ),
-    Rule({"family": "gp", "model": "nvdp-attentive", "preset": OWN}, model={"likelihood.joint_share": 1.0}),
-    Rule({"family": "gp", "model": "nvdp-conv", "preset": OWN}, model={"likelihood.joint_share": 0.75}),
     Rule({"kind": "regression", "model": "convgnp"}, model={"likelihood.joint_share": 1.0, "decoder.latent": 64}),
     Rule({"family": "gp", "model": "convgnp", "preset": OWN}, model={"likelihood.shared_std": False}),
     Rule({"kind": "regression", "model": "anp"}, model={"attention.by_distance": False}),
