@@ -44,8 +44,18 @@ def test_without_logits_of_targets_the_answer_is_that_of_task_rates(small_config
 
 
 def test_rates_differ_between_targets(posterior):
-    weights, _ = posterior._rates_at(posterior.seen(torch.tensor([[[-1.5], [1.5]]])))
-    assert (weights[0, 0] - weights[0, 1]).abs().max() > 0.01
+    rows = posterior._rows_at(posterior.seen(torch.tensor([[[-1.5], [1.5]]])))
+    assert (rows[0, 0] - rows[0, 1]).abs().max() > 0.01
+
+
+def test_the_mean_by_products_of_matrices_is_that_of_the_mean_weights(posterior, generator):
+    seen = posterior.seen(torch.linspace(-2, 2, 4)[None, :, None])
+    (layer, rates), rows = posterior._last(), posterior._rows_at(seen)
+    hidden = torch.randn(rows.shape, generator=generator)
+    columns = rates.columns * rates.layer
+    kept = 1 - rates.bounds(rows[..., None] * columns[:, None, None])
+    by_weights = (hidden[..., None] * (kept * layer.weight)).sum(-2)
+    assert torch.allclose(posterior._mean(hidden, rows, columns), by_weights, atol=1e-5)
 
 
 def test_a_prediction_has_the_moments_of_sampled_functions(posterior, generator):
@@ -96,7 +106,7 @@ def test_changed_rates_are_one_vector_for_all_targets_or_those_of_another_task(s
     x, y = torch.randn(3, 6, 1, generator=generator), torch.randn(3, 6, 1, generator=generator)
     posterior = model.adapt(x, y)
     rates, constant, other = (
-        each._rates_at(each.seen(x))[0]
+        each._rows_at(each.seen(x))
         for each in (posterior, posterior.changed(mean_over_tasks), posterior.changed(next_task))
     )
     assert torch.allclose(constant[0, 0], constant[2, 5])

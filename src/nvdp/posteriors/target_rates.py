@@ -98,21 +98,35 @@ class TargetRatesPosterior(IntegratedPosterior):
         self, hidden: Float[Tensor, "*sample task point k"], seen: Any
     ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task point weight y"]]:
         """Mean outputs, and a_k(x) √(P(1−P)) θ of the function with the bias as a last weight."""
-        layer, size = self._last()[0], self.likelihood.y_dim
-        of_weights, of_bias = self._rates_at(seen)
-        mean = (hidden[..., None] * ((1 - of_weights) * layer.weight)).sum(-2)
+        (layer, rates), size = self._last(), self.likelihood.y_dim
+        rows, columns, of_bias = self._rows_at(seen), rates.columns * rates.layer, rates.bias()[:, None]
+        of_function = rates.bounds(rows[..., None] * columns[:, None, None, :size])
         weight_std, bias_std = (
-            (rate * (1 - rate) + SMALLEST_VARIANCE).sqrt()[..., :size] * theta[..., :size]
-            for rate, theta in ((of_weights, layer.weight), (of_bias, layer.bias))
+            (rate * (1 - rate) + SMALLEST_VARIANCE).sqrt() * theta[..., :size]
+            for rate, theta in ((of_function, layer.weight), (of_bias[..., :size], layer.bias))
         )
         basis = hidden[..., None] * weight_std
         bias = bias_std[:, :, None].expand(*basis.shape[:-2], 1, size)
-        return mean + (1 - of_bias) * layer.bias, torch.cat([basis, bias], dim=-2)
+        outputs = self._mean(hidden, rows, columns) + (1 - of_bias) * layer.bias
+        return outputs, torch.cat([basis, bias], dim=-2)
 
-    def _rates_at(self, seen: Any) -> tuple[Float[Tensor, "task point k output"], Float[Tensor, "task 1 output"]]:
-        """P of the last layer's weights at each target, and of its biases."""
+    def _mean(
+        self,
+        hidden: Float[Tensor, "*sample task point k"],
+        rows: Float[Tensor, "task point k"],
+        columns: Float[Tensor, "task output"],
+    ) -> Float[Tensor, "*sample task point output"]:
+        """Σ_k a_k (1−P_k) θ_k: where P is affine in the product of experts, two products of matrices."""
+        layer, rates = self._last()
+        if not rates.low_rank:
+            kept = 1 - rates.bounds(rows[..., None] * columns[:, None, None])
+            return (hidden[..., None] * (kept * layer.weight)).sum(-2)
+        floor = rates.bounds.floor
+        dropped = columns[:, None] * ((hidden * rows) @ layer.weight)
+        return (1 - floor) * (hidden @ layer.weight) - (1 - 2 * floor) * dropped
+
+    def _rows_at(self, seen: Any) -> Float[Tensor, "task point k"]:
+        """The row experts of the last layer at each target."""
         _, rates = self._last()
         rows = torch.sigmoid(torch.logit(rates.rows, LOGIT_LIMIT)[:, None] + self.logits(seen))
-        rows = rows if self.change is None else self.change(rows)
-        columns = rates.columns * rates.layer
-        return rates.bounds(rows[..., None] * columns[:, None, None]), rates.bias()[:, None]
+        return rows if self.change is None else self.change(rows)
