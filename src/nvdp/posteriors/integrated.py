@@ -34,13 +34,14 @@ class LastLayer:
 
     Attributes:
         outputs: Mean of all outputs. The first are the function; others, if any, describe the noise.
-        variance: Of the function.
-        density: log density (task) of all outputs of a task together, from points, mean and noise (without samples).
+        variance: Computes that of the function, (*sample, task, point, y).
+        basis: Computes the basis functions of its independent standard normal weights, (task, y, point, weight); not
+            for samples.
     """
 
     outputs: Float[Tensor, "*sample task point output"]
-    variance: Float[Tensor, "*sample task point y"]
-    density: Callable[[PointSet, Tensor, Tensor], Tensor]
+    variance: Callable[[], Tensor]
+    basis: Callable[[], Tensor]
 
 
 class IntegratedPosterior(DropoutPosterior):
@@ -59,14 +60,15 @@ class IntegratedPosterior(DropoutPosterior):
         seen = self.seen(points.x)
         hidden = self._hidden(points.x, LocalNoise(generator, self.engine.local_noise), seen)
         last = self._last_layer(hidden, seen)
+        if self.joint_share == 1:
+            return self._density(points, last)
         means, noise_stds = self.likelihood.mixture(last.outputs)
-        stds = (last.variance + noise_stds.square()).sqrt()
+        stds = (last.variance() + noise_stds.square()).sqrt()
         density = mixture_log_prob(gaussian_log_prob(points.y, means, stds))
         one_by_one = (density * points.mask[..., None]).sum((-2, -1))
         if not self.joint_share:
             return one_by_one
-        together = last.density(points, *self.likelihood(last.outputs))
-        return torch.lerp(one_by_one, together, self.joint_share)
+        return torch.lerp(one_by_one, self._density(points, last), self.joint_share)
 
     def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """As any dropout posterior with a shared σ; where the network gives the noise, at its mean hidden layers."""
@@ -107,8 +109,11 @@ class IntegratedPosterior(DropoutPosterior):
     def _together(self, points: PointSet, way: MeanWeights | SampledWeights) -> Float[Tensor, " task"]:
         seen = self.seen(points.x)
         hidden = self._hidden(points.x, way, seen).view(*points.x.shape[:2], -1)
-        last = self._last_layer(hidden, seen)
-        return last.density(points, *self.likelihood(last.outputs))
+        return self._density(points, self._last_layer(hidden, seen))
+
+    def _density(self, points: PointSet, last: LastLayer) -> Float[Tensor, " task"]:
+        """The log density of all outputs of a task together."""
+        return joint_log_density(points, last.basis(), *self.likelihood(last.outputs))
 
     def _integrated(self, x: Float[Tensor, "task point x"], *ways: MeanWeights | SampledWeights) -> Prediction:
         """The mixture over hidden layers that are computed in some ways, each with the last layer in closed form."""
@@ -117,7 +122,7 @@ class IntegratedPosterior(DropoutPosterior):
             hidden = self._hidden(x, way, seen)
             last = self._last_layer(hidden.view(-1, *hidden.shape[-3:]), seen)
             means, noise_stds = self.likelihood.mixture(last.outputs)  # (component of the noise, sample, task, …)
-            parts.append((means, (last.variance + noise_stds.square()).sqrt()))
+            parts.append((means, (last.variance() + noise_stds.square()).sqrt()))
         means, stds = (self._shown(torch.cat(part, 1).flatten(0, 1)) for part in zip(*parts, strict=True))
         return Prediction(means, stds, coherent=False, noise=self.likelihood.components)
 
@@ -135,13 +140,16 @@ class IntegratedPosterior(DropoutPosterior):
             (mean * (theta - mean))[..., : self.likelihood.y_dim]  # P(1−P)θ² = (1−P)θ · Pθ
             for mean, theta in ((weight, layer.weight), (bias, layer.bias))
         )
-        variance = hidden.square() @ weight_variance + bias_variance[:, None]
 
-        def density(points: PointSet, mean: Tensor, noise_std: Tensor) -> Tensor:
+        def basis() -> Float[Tensor, "task y point weight"]:
             by_weight = torch.cat([weight_variance, bias_variance[:, None]], dim=1)
-            return joint_log_density(points, hidden, mean, by_weight, noise_std)
+            inputs = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
+            return inputs[:, None] * (by_weight.mT + SMALLEST_VARIANCE).sqrt()[:, :, None]
 
-        return LastLayer(hidden @ weight + bias[:, None], variance, density)
+        def variance() -> Float[Tensor, "*sample task point y"]:
+            return hidden.square() @ weight_variance + bias_variance[:, None]
+
+        return LastLayer(hidden @ weight + bias[:, None], variance, basis)
 
     def _last(self) -> tuple[DropoutLinear, LayerRates]:
         return list(self.network.dropout_layers())[-1], self.rates[-1]
@@ -149,36 +157,33 @@ class IntegratedPosterior(DropoutPosterior):
 
 def joint_log_density(
     points: PointSet,
-    hidden: Float[Tensor, "task point k"],
+    basis: Float[Tensor, "task y point weight"],
     mean: Float[Tensor, "task point y"],
-    variance: Float[Tensor, "task weight y"],
     noise_std: Float[Tensor, "task point y"],
 ) -> Float[Tensor, " task"]:
-    """log N(y | mean, A diag(variance) Aᵀ + σ²I) of all real points of a task together, summed over outputs.
+    """log N(y | mean, ΦΦᵀ + diag(σ²)) of all real points of a task together, summed over outputs.
 
-    With B = A √variance / σ the covariance is σ²(I + BBᵀ). By the matrix determinant lemma I + BBᵀ (points × points)
+    With B = Φ/σ the covariance is diag(σ)(I + BBᵀ)diag(σ). By the matrix determinant lemma I + BBᵀ (points × points)
     or I + BᵀB (features × features) is factorised, whichever is smaller: in float32, and in float64 if that fails.
     """
-    autocast = torch.is_autocast_enabled(hidden.device.type)
-    with torch.autocast(hidden.device.type, enabled=False) if autocast else nullcontext():
-        for precision in (torch.promote_types(hidden.dtype, torch.float32), torch.float64):
-            parts = (part.to(precision) for part in (points.y, hidden, mean, variance, noise_std))
+    autocast = torch.is_autocast_enabled(basis.device.type)
+    with torch.autocast(basis.device.type, enabled=False) if autocast else nullcontext():
+        for precision in (torch.promote_types(basis.dtype, torch.float32), torch.float64):
+            parts = (part.to(precision) for part in (points.y, basis, mean, noise_std))
             density, whole = _joint_log_density(points.mask, *parts)
             if whole:
                 break
-    return density.to(hidden.dtype)
+    return density.to(basis.dtype)
 
 
 def _joint_log_density(
-    real: Bool[Tensor, "task point"], y: Tensor, hidden: Tensor, mean: Tensor, variance: Tensor, noise_std: Tensor
+    real: Bool[Tensor, "task point"], y: Tensor, basis: Tensor, mean: Tensor, noise_std: Tensor
 ) -> tuple[Float[Tensor, " task"], bool]:
     """The density in one precision, NaN where the covariance cannot be factorised, and whether it could everywhere."""
     mask = real[:, None, :, None]  # (task, 1, point, 1): a row of zeros takes no part
-    features = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)[:, None]  # (task, 1, point, k+1)
     std = noise_std.mT[..., None]  # (task, y, point, 1)
-    spread = (variance.mT + SMALLEST_VARIANCE).sqrt()[:, :, None]  # (task, y, 1, k+1)
-    scaled = features * spread / std * mask
-    residual = (y - mean).mT[..., None] / std * mask  # (task, y, point, 1)
+    inverse = mask / std
+    scaled, residual = basis * inverse, (y - mean).mT[..., None] * inverse
     square_and_log_determinant, failed = _SquareAndLogDeterminant.apply(scaled, residual)
     constants = ((2 * std.log() + 2 * HALF_LOG_TWO_PI) * mask).sum((-2, -1))
     density = -0.5 * (square_and_log_determinant + constants)  # (task, y)

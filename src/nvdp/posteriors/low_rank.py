@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import register_kl
-from torch.nn import functional as F
 
 from nvdp.nn.likelihoods import GaussianLikelihood, gaussian_log_prob
 from nvdp.posteriors.base import Posterior
@@ -105,15 +104,7 @@ class LowRankPosterior(Posterior[Prediction]):
         return means, (stds.square() + basis.square().sum(-1)).sqrt()
 
     def _together(self, points: PointSet, outputs: Tensor, basis: Tensor) -> Float[Tensor, " task"]:
-        """Every output is a task of its own here: outputs are independent given the context."""
-        mean, std = self.likelihood(outputs)
-        count = mean.shape[-1]
-        y, mean, std = (part.mT.flatten(0, 1)[..., None] for part in (points.y, mean, std))
-        basis = basis.transpose(1, 2).flatten(0, 1)  # (task and y, point, k)
-        apart = PointSet(points.x.repeat_interleave(count, 0), y, points.mask.repeat_interleave(count, 0))
-        variance = F.pad(torch.ones_like(basis[:, :1].mT), (0, 0, 0, 1))  # the last row is that of a bias
-        density = joint_log_density(apart, basis, mean, variance, std)
-        return density.unflatten(0, (-1, count)).sum(-1)
+        return joint_log_density(points, basis.transpose(1, 2), *self.likelihood(outputs))
 
 
 @register_kl(LowRankPosterior, LowRankPosterior)

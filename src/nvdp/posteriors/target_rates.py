@@ -18,10 +18,9 @@ from torch.nn import functional as F
 from nvdp.nn.dropout import LayerForward, MeanWeights, SampledWeights
 from nvdp.posteriors.base import Features, groups_of
 from nvdp.posteriors.dropout import KeptWeights, largest_array
-from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, LastLayer, joint_log_density
+from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, LastLayer
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import standard_normal
-from nvdp.tasks import PointSet
 
 LOGIT_LIMIT = 1e-6  # of an expert: keeps its logit finite
 
@@ -82,17 +81,7 @@ class TargetRatesPosterior(IntegratedPosterior):
 
     def _last_layer(self, hidden: Tensor, seen: Any) -> LastLayer:
         outputs, basis = self._outputs_and_basis(hidden, seen)
-
-        def density(points: PointSet, mean: Tensor, noise_std: Tensor) -> Tensor:
-            total = outputs.new_zeros(len(outputs))
-            for output in range(self.likelihood.y_dim):  # outputs are independent given the context
-                apart, own = PointSet(points.x, points.y[..., output, None], points.mask), basis[..., output]
-                variance = F.pad(torch.ones_like(own[:, :1].mT), (0, 0, 0, 1))  # the bias is in the basis
-                parts = (mean[..., output, None], variance, noise_std[..., output, None])
-                total = total + joint_log_density(apart, own, *parts)
-            return total
-
-        return LastLayer(outputs, basis.square().sum(-2), density)
+        return LastLayer(outputs, lambda: basis.square().sum(-2), lambda: basis.movedim(-1, -3))
 
     def _outputs_and_basis(
         self, hidden: Float[Tensor, "*sample task point k"], seen: Any
