@@ -7,7 +7,7 @@ from nvdp.errors import InputError
 from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
 from nvdp.nn.views import image_views
 
-IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84)}
+IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84), "conv5-wide": (3, 84)}
 
 
 @pytest.fixture
@@ -23,10 +23,11 @@ def trained(generator):
 
 
 @pytest.mark.parametrize("name", EXTRACTORS)
-def test_extractors_give_256_features(name):
+def test_extractors_give_256_features_and_the_wide_one_five_times_as_many(name):
     channels, size = IMAGES[name]
-    assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, 256)
-    assert extractor_shape(name).features(size) == 256
+    features = 1280 if name == "conv5-wide" else 256
+    assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, features)
+    assert extractor_shape(name).features(size) == features
 
 
 def test_features_are_means_over_views_outside_training(generator):

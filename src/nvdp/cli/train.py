@@ -262,6 +262,13 @@ def pretrain(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            help="conv4, conv5, conv5-patches, or conv5-wide: twice the time a step, ten times the weights. "
+            "(default: conv4; conv5-patches at 64 pixels or more)"
+        ),
+    ] = None,
     head: Annotated[
         str | None, typer.Option(help="The classifier on top, which is not kept: cosine or linear. (default: cosine)")
     ] = None,
@@ -346,7 +353,7 @@ def pretrain(
     data = given({"folder": place, "size": size, "channels": channels})
     settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
     settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-    settings |= {"shifts": shifts, "warps": warps}
+    settings |= {"extractor": extractor, "shifts": shifts, "warps": warps}
     if data and task != "folder-of-classes":
         raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
     if resume and (out / CONFIG).exists():

@@ -2,9 +2,11 @@
 
 A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. The first
 block of CONV5-PATCHES sees squares of 2×2 pixels as its channels, and its last one does not pool: as many layers and
-features as CONV5 with a third of its multiplications. Every call
-says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's features
-depend on that image alone, or those of the ``batch``, which is transductive.
+features as CONV5 with a third of its multiplications. CONV5-WIDE is the same with more channels in its later blocks,
+whose maps are small: ten times the weights for twice the multiplications, and 1,280 features.
+
+Every call says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's
+features depend on that image alone, or those of the ``batch``, which is transductive.
 
 The first blocks are bound by memory, so a block makes few passes over its maps: maximum pooling comes before the
 normalisation, which is monotone (a negative scale is moved into the convolution), and both have one hand-derived
@@ -26,34 +28,44 @@ from nvdp.nn.mlp import fan_in_uniform, he_uniform_
 from nvdp.nn.views import VIEWS, image_views
 from nvdp.randomness import standard_normal
 
-CHANNELS, EPSILON, MOMENTUM, POOLED = 64, 1e-5, 0.1, 2
+EPSILON, MOMENTUM, POOLED = 1e-5, 0.1, 2
 STATISTICS = ("running", "batch")
 
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Number of blocks, and whether pooling of an odd number of rows keeps the last row.
+    """Channels that every block gives, and whether pooling of an odd number of rows keeps the last row.
 
     With `patches`, the first block sees squares of 2×2 pixels and the last one does not pool.
     """
 
-    blocks: int
+    channels: tuple[int, ...]
     keep_odd: bool
     patches: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks."""
+        return len(self.channels)
 
     def features(self, size: int) -> int:
         """Features of a square image.
 
-        >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84), EXTRACTORS["conv5-patches"].features(84)
-        (256, 256, 256)
+        >>> EXTRACTORS["conv4"].features(28), EXTRACTORS["conv5"].features(84), EXTRACTORS["conv5-wide"].features(84)
+        (256, 256, 1280)
         """
         for _ in range(self.blocks):  # patches halve an image once and pool once less
             size = (size + self.keep_odd) // 2
-        return CHANNELS * size * size
+        return self.channels[-1] * size * size
 
-    def inputs(self, channels: int) -> int:
-        """Channels that the first block sees."""
-        return channels * POOLED**2 if self.patches else channels
+    def by_block(self, channels: int) -> list[tuple[int, int]]:
+        """Channels that every block sees and gives, for images with so many channels.
+
+        >>> EXTRACTORS["conv5-patches"].by_block(3)[:2]
+        [(12, 64), (64, 64)]
+        """
+        first = channels * POOLED**2 if self.patches else channels
+        return list(zip((first, *self.channels), self.channels, strict=False))
 
     def patched(self, images: Float[Tensor, "image channel row column"]) -> Float[Tensor, "image input row2 column2"]:
         """What the first block sees of images."""
@@ -68,9 +80,10 @@ class ConvShape:
 
 
 EXTRACTORS = {
-    "conv4": ConvShape(4, keep_odd=True),
-    "conv5": ConvShape(5, keep_odd=False),
-    "conv5-patches": ConvShape(5, keep_odd=False, patches=True),
+    "conv4": ConvShape((64,) * 4, keep_odd=True),
+    "conv5": ConvShape((64,) * 5, keep_odd=False),
+    "conv5-patches": ConvShape((64,) * 5, keep_odd=False, patches=True),
+    "conv5-wide": ConvShape((64, 96, 192, 320, 320), keep_odd=False, patches=True),
 }
 
 
@@ -156,14 +169,14 @@ class ConvBlock(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, channels: int, relu: bool = True) -> None:
+    def __init__(self, inputs: int, channels: int, relu: bool = True) -> None:
         super().__init__()
         self.relu = relu
-        self.weight = nn.Parameter(torch.empty(CHANNELS, channels, 3, 3))
-        he_uniform_(self.weight, 9 * channels)
-        self.scale, self.shift = nn.Parameter(torch.ones(CHANNELS)), nn.Parameter(torch.zeros(CHANNELS))
-        self.register_buffer("running_mean", torch.zeros(CHANNELS))
-        self.register_buffer("running_var", torch.ones(CHANNELS))
+        self.weight = nn.Parameter(torch.empty(channels, inputs, 3, 3))
+        he_uniform_(self.weight, 9 * inputs)
+        self.scale, self.shift = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+        self.register_buffer("running_mean", torch.zeros(channels))
+        self.register_buffer("running_var", torch.ones(channels))
 
     def forward(self, maps: Tensor, statistics: str, keep_odd: bool, window: int = POOLED) -> Tensor:
         """The maps after the block."""
@@ -240,8 +253,8 @@ class ConvExtractor(nn.Module):
         self.shape, self.views = extractor_shape(name), views
         last = self.shape.blocks - 1
         self.blocks = nn.ModuleList(
-            ConvBlock(CHANNELS if index else self.shape.inputs(channels), relu=last_relu or index < last)
-            for index in range(last + 1)
+            ConvBlock(*block, relu=last_relu or index < last)
+            for index, block in enumerate(self.shape.by_block(channels))
         )
         kept = None if components is None else torch.eye(self.shape.features(size), components)
         self.register_buffer("projection", kept)
@@ -308,12 +321,11 @@ class TaskNetwork(nn.Module):
             hidden = ["hidden"]
         else:
             hidden = [f"conv{block}" for block in range(self.shape.blocks)]
-            for index, name in enumerate(hidden):
-                inputs = CHANNELS if index else self.shape.inputs(channels)
-                self.initial[f"{name}_weight"] = torch.empty(CHANNELS, inputs, 3, 3)
+            for name, (inputs, outputs) in zip(hidden, self.shape.by_block(channels), strict=True):
+                self.initial[f"{name}_weight"] = torch.empty(outputs, inputs, 3, 3)
                 he_uniform_(self.initial[f"{name}_weight"], 9 * inputs)
-                self.initial[f"{name}_scale"] = torch.ones(CHANNELS)
-                self.initial[f"{name}_bias"] = torch.zeros(CHANNELS)
+                self.initial[f"{name}_scale"] = torch.ones(outputs)
+                self.initial[f"{name}_bias"] = torch.zeros(outputs)
         if noisy:
             for name in hidden:
                 for part in ("weight", "bias"):

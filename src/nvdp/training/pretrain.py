@@ -56,12 +56,12 @@ def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> Pr
     ('conv4', True)
     """
     source = class_source(task, data)
-    extractor = "conv5-patches" if source.size >= CONV5_SIZE else "conv4"
-    settings: dict[str, Any] = {"batch": 64 if extractor == "conv5-patches" else 128}
+    large = source.size >= CONV5_SIZE
+    settings: dict[str, Any] = {"extractor": "conv5-patches" if large else "conv4", "batch": 64 if large else 128}
     settings |= {"optimizer": "muon", "learning_rate": 0.01, "weight_decay": 0.05, "last_relu": False}
     settings |= PRETRAINING.get(task, {}) | changes
     settings.setdefault("views", "mirrored" if settings.get("flips") else "moved")
-    return PretrainConfig(task, extractor, source.channels, source.size, data, **settings)
+    return PretrainConfig(task, channels=source.channels, size=source.size, data=data, **settings)
 
 
 class ClassHead(nn.Module):
