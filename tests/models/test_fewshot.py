@@ -282,7 +282,10 @@ def test_wrong_inputs_are_refused_with_their_numbers(model, tasks):
     [
         ({"num_classes": 1}, "'num_classes' is 1"),
         ({"decoder.width": 0}, "'decoder.width' is 0"),
-        ({"extractor.name": "conv6"}, "'conv6'; expected 'conv4' or 'conv5' or 'conv5-patches' or 'conv5-wide' or 'none'"),
+        (
+            {"extractor.name": "conv6"},
+            "'conv6'; expected 'conv4' or 'conv5' or 'conv5-patches' or 'conv5-wide' or 'none'",
+        ),
         ({"extractor.name": "conv5"}, "'extractor.features' is 256; conv5 gives 0 for images of 28×28"),
         ({"decoder.sees": "r"}, "'decoder.sees' is 'r'"),
         ({"gradient.rate": 0}, "'gradient.rate' is 0"),

@@ -121,7 +121,7 @@ def test_without_the_last_relu_features_have_both_signs_and_agree_with_it_elsewh
 def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(
     channels, size, keep_odd, relu, window, generator
 ):
-    block = ConvBlock(channels, relu).double()
+    block = ConvBlock(channels, 64, relu).double()
     nn.init.normal_(block.scale, 0.0, 1.0, generator=generator)  # of either sign
     nn.init.normal_(block.shift, 0.0, 1.0, generator=generator)
     images = torch.rand(4, channels, size, size, generator=generator, dtype=torch.float64)
