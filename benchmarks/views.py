@@ -28,8 +28,9 @@ from nvdp.randomness import derived_generator
 from nvdp.system import use_threads, write_text
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import PretrainConfig
+from nvdp.training.extractor_folder import EXTRACTOR
 from nvdp.training.nearest_mean import nearest_mean_hits
-from nvdp.training.pretrain import EXTRACTOR, build_classifier, evaluated
+from nvdp.training.pretraining_model import build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG
 
 EPISODES, SEED, QUERIES = 600, 0, 15

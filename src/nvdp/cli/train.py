@@ -388,7 +388,7 @@ def join(
 
     Example: nvdp join runs/mini --out runs/mini-whole
     """
-    from nvdp.training.pretrain import join_extractor
+    from nvdp.training.extractor_folder import join_extractor
 
     join_extractor(run, out)
     typer.echo(f"joined {run} and its extractor in {out}")

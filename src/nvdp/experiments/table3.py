@@ -14,8 +14,9 @@ from nvdp.data.features import extractor_folder, extractor_names
 from nvdp.errors import InputError
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.training.config import PretrainConfig, RunConfig
+from nvdp.training.extractor_folder import EXTRACTOR
 from nvdp.training.presets import preset_config, shortened
-from nvdp.training.pretrain import EXTRACTOR, pretrain, pretrain_config
+from nvdp.training.pretrain import pretrain, pretrain_config
 from nvdp.training.run_folder import CONFIG
 
 METHODS = {  # the paper's order and names

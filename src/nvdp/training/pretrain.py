@@ -8,33 +8,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import class_source
-from nvdp.data.features import Extract, concatenated, extractor_folders, images_at_once, write_features
+from nvdp.data.features import images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
-from nvdp.models.base import FeatureClassifier
-from nvdp.models.prototypes import MetricModel
-from nvdp.models.registry import build_model
-from nvdp.nn.extractors import ConvExtractor, principal_projection
-from nvdp.randomness import derived_seed
+from nvdp.nn.extractors import principal_projection
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
-from nvdp.training.checkpoint import checksum, load_tensors, save_tensors
-from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig, RunConfig
+from nvdp.training.checkpoint import load_tensors, save_tensors
+from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
+from nvdp.training.extractor_folder import EXTRACTOR, load_extractor
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.presets import CONV5_SIZE
 from nvdp.training.pretraining_images import Batch, TrainingImages
-from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, only_process, save_model, start_run
+from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
+from nvdp.training.run_folder import CONFIG, only_process, start_run
 
-EXTRACTOR = "extractor.safetensors"
-COSINE_SCALE = 10.0
+VALIDATION_EPISODES = 100
+PROJECTION = "projection"  # what a projection was found for: components and views
+PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
+TIMED_STEPS, FEWEST_CLASSES = 3, 2
 PRETRAINING: dict[str, dict[str, Any]] = {
     "miniimagenet": {"flips": True, "shifts": 8},
     # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
@@ -46,7 +44,6 @@ PRETRAINING: dict[str, dict[str, Any]] = {
         "warps": 0.2,
     },
 }
-Scored = tuple[Float[Tensor, "scored class"], Int[Tensor, " scored"]]  # logits, and the right class of each row
 
 
 def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> PretrainConfig:
@@ -62,185 +59,6 @@ def pretrain_config(task: str, data: DataConfig = NO_DATA, **changes: Any) -> Pr
     settings |= PRETRAINING.get(task, {}) | changes
     settings.setdefault("views", "mirrored" if settings.get("flips") else "moved")
     return PretrainConfig(task, channels=source.channels, size=source.size, data=data, **settings)
-
-
-class ClassHead(nn.Module):
-    """Logits of the training classes; a cosine head compares directions alone, as Chen et al.'s Baseline++ does."""
-
-    def __init__(self, features: int, classes: int, cosine: bool) -> None:
-        super().__init__()
-        self.linear = nn.Linear(features, classes, bias=not cosine)
-        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE)) if cosine else None
-
-    def forward(self, features: Float[Tensor, "image feature"], classes: Int[Tensor, " image"]) -> Scored:
-        """Logits of every image, and its class."""
-        if self.scale is None:
-            return self.linear(features), classes
-        weight = F.normalize(self.linear.weight, dim=-1)
-        return self.scale * F.linear(F.normalize(features.float(), dim=-1), weight), classes
-
-
-class EpisodeHead(nn.Module):
-    """Logits of an episode's queries: cosine similarities to the first image of each class."""
-
-    def __init__(self, per_class: int) -> None:
-        super().__init__()
-        self.per_class = per_class
-        self.scale = nn.Parameter(torch.tensor(COSINE_SCALE))
-
-    def forward(self, features: Float[Tensor, "image feature"], classes: Int[Tensor, " image"]) -> Scored:
-        """Logits of every query, and the number of its class in the episode."""
-        directions = F.normalize(features.float(), dim=-1).unflatten(0, (-1, self.per_class))
-        labels = torch.arange(len(directions), device=features.device).repeat_interleave(self.per_class - 1)
-        return self.scale * directions[:, 1:].flatten(0, 1) @ directions[:, 0].mT, labels
-
-
-class PretrainedClassifier(nn.Module):
-    """An extractor and the head that it is trained by."""
-
-    def __init__(self, config: PretrainConfig, classes: int) -> None:
-        super().__init__()
-        self.config = config
-        shape = {name: getattr(config, name) for name in ("last_relu", "views", "size", "components")}
-        self.extractor = ConvExtractor(config.extractor, config.channels, **shape)
-        self.head = (
-            EpisodeHead(config.per_class)
-            if config.objective == "episodes"
-            else ClassHead(config.features, classes, config.head == "cosine")
-        )
-
-    def features(self, vectors: Float[Tensor, "image vector"]) -> Float[Tensor, "image feature"]:
-        """Features of images given as rows."""
-        shape = self.config.channels, self.config.size, self.config.size
-        return self.extractor(vectors.to(next(self.parameters()).device).unflatten(-1, shape))
-
-    def forward(self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]) -> Scored:
-        """Logits of the images that are scored, and what is right."""
-        return self.head(self.features(vectors), classes)
-
-
-class ClassificationStep(nn.Module):
-    """The cross-entropy of a batch as the forward pass of a module, as the training loop needs it."""
-
-    def __init__(self, model: PretrainedClassifier) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, vectors: Float[Tensor, "image vector"], classes: Int[Tensor, " image"]
-    ) -> dict[str, Float[Tensor, ""]]:
-        """The mean log-likelihood of the classes, which is the bound here."""
-        mixed = self.model.config.precision != FULL_PRECISION
-        with torch.autocast(vectors.device.type, torch.bfloat16, enabled=mixed):
-            logits, labels = self.model(vectors, classes)
-        log_likelihood = -F.cross_entropy(logits.float(), labels)
-        return {"bound": log_likelihood, "LL": log_likelihood.detach()}
-
-
-def build_classifier(config: PretrainConfig, classes: int) -> PretrainedClassifier:
-    """A classifier with weights from the configuration's seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(config.seed, "initialisation"))
-        return PretrainedClassifier(config, classes)
-
-
-def evaluated(model: PretrainedClassifier) -> Extract:
-    """The extractor of a model with the running statistics of its batch norm, in full precision."""
-    return lambda vectors: model.eval().features(vectors)
-
-
-def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
-    """A pretrained extractor as a function of images given as rows, and the digest of its weights."""
-    _, model, digest = _load(folder)
-    return evaluated(model.requires_grad_(False).to(chosen_device(device))), digest
-
-
-def load_extractors(run: Path, config: RunConfig, device: str = "auto") -> tuple[PretrainConfig, Extract]:
-    """The extractors of a run on features as one function of images, which they all take; with the first's recipe."""
-    assert config.episodes is not None
-    assert config.episodes.features is not None
-    folders = extractor_folders(config.episodes.features)
-    loaded = [_load_for(run, folder, origin) for folder, origin in zip(folders, feature_origins(run), strict=True)]
-    first = loaded[0][0]
-    for folder, (one, _) in zip(folders, loaded, strict=True):
-        if (one.size, one.channels) != (first.size, first.channels):
-            raise InputError(
-                f"{folder} takes images of {one.size}×{one.size}×{one.channels}, {folders[0]} of "
-                f"{first.size}×{first.size}×{first.channels}; expected the same"
-            )
-    extract = [evaluated(model.requires_grad_(False).to(chosen_device(device))) for _, model in loaded]
-    return first, lambda vectors: concatenated([one(vectors) for one in extract])
-
-
-def _load_for(run: Path, folder: Path, origin: str) -> tuple[PretrainConfig, PretrainedClassifier]:
-    """An extractor, refused if it is not the one whose features a run was trained on."""
-    if not folder.is_dir():
-        raise InputError(f"{run} was trained on the features of {folder}, which is not there")
-    config, model, digest = _load(folder)
-    if digest != origin:
-        raise InputError(
-            f"{run} was trained on features {origin[:8]} of {folder}, whose extractor gives {digest[:8]} now; "
-            "put the earlier one back, or train again"
-        )
-    return config, model
-
-
-def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
-    config = PretrainConfig.load(folder / CONFIG)
-    if not (folder / EXTRACTOR).exists():
-        raise InputError(f"{folder} has no {EXTRACTOR} yet: its training has not ended; --resume it first")
-    tensors, _ = load_tensors(folder / EXTRACTOR)
-    model = build_classifier(config, 1)
-    try:
-        model.extractor.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{folder / EXTRACTOR} does not fit its configuration ({reason}); `nvdp pretrain … --resume` may mend it"
-        ) from None
-    return config, model, checksum(tensors, "extractor" if config.views == "image" else f"extractor {config.views}")
-
-
-def join_extractor(run: Path, out: Path) -> None:
-    """Make of a run on features and its extractor one run on images, which needs no other folder.
-
-    Args:
-        run: The folder of a finished run on features.
-        out: A new folder.
-    """
-    config, model, step = load_any_run(run)
-    if config.episodes is None:
-        raise InputError(f"{run} was trained on {config.task}; expected a few-shot classifier on features")
-    if config.episodes.features is None:
-        raise InputError(f"{run} was trained on images, so it has its extractor already; expected a run on features")
-    if not isinstance(model, FeatureClassifier) or isinstance(model, MetricModel):
-        raise InputError(f"{run} holds a {config.model.name}, which cannot be joined; expected nvdp, versa or cnp")
-    folders = extractor_folders(config.episodes.features)
-    if len(folders) > 1:
-        raise InputError(
-            f"{run} was trained on features of {len(folders)} extractors; joining takes one: train on one of them "
-            "(--features DIR), or use the run as it is (nvdp classify)"
-        )
-    pretrained, extractor = _load_for(run, folders[0], feature_origins(run)[0])
-    own = {"name": pretrained.extractor, "channels": pretrained.channels, "size": pretrained.size}
-    own |= {"last_relu": pretrained.last_relu, "views": pretrained.views, "components": pretrained.components}
-    own |= {"normalise_own": config.model.flat()["extractor.normalise"]}
-    whole = replace(
-        config,
-        model=config.model.updated({f"extractor.{name}": value for name, value in own.items()}),
-        episodes=replace(config.episodes, regime="joined", features=None),
-    )
-    joined = build_model(whole.model)
-    weights = {f"extractor.{name}": tensor for name, tensor in extractor.extractor.state_dict().items()}
-    joined.load_state_dict(model.state_dict() | weights)
-    start_run(out, whole, resume=False)
-    save_model(out, joined, step)
-
-
-VALIDATION_EPISODES = 100
-PROJECTION = "projection"  # what a projection was found for: components and views
-PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
-TIMED_STEPS, FEWEST_CLASSES = 3, 2
 
 
 def pretrain(
