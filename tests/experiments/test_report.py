@@ -5,8 +5,9 @@ import json
 import pytest
 
 from nvdp.errors import InputError
-from nvdp.experiments.report import PARTS, PLACEHOLDER, compared, filled, highest, in_words, results_page
+from nvdp.experiments.report import PARTS, PLACEHOLDER, filled, results_page
 from nvdp.experiments.report_tables import Results, seeds_table
+from nvdp.experiments.report_words import compared, highest, in_words
 from nvdp.experiments.results import files, result_path
 from nvdp.experiments.table1 import plan, shipped_name
 

@@ -29,7 +29,7 @@ from nvdp.plots import (
 )
 from nvdp.plots.panels import exact_functions
 from nvdp.plots.style import DPI, FONT_SIZE, save_figure
-from nvdp.training.presets import TOY
+from nvdp.training.preset_rules import TOY
 
 SMALL = {
     "decoder.width": 8,

@@ -8,7 +8,8 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import PRESETS, preset_config
+from nvdp.training.preset_rules import PRESETS
+from nvdp.training.presets import preset_config
 
 NAMES = [name for name, spec in MODELS.items() if "regression" in spec.tasks]
 

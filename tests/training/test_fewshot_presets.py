@@ -6,7 +6,8 @@ from nvdp.errors import InputError
 from nvdp.models.config import ClassifierConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import FEWSHOT_PRESETS, preset_config
+from nvdp.training.preset_rules import FEWSHOT_PRESETS
+from nvdp.training.presets import preset_config
 
 NAMES = [name for name, spec in MODELS.items() if "classification" in spec.tasks]
 

@@ -10,7 +10,7 @@ from typing import Any
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.config import ModelConfig
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import FOURIER
+from nvdp.training.preset_rules import FOURIER
 
 BUDGETS = ("quick", "cpu", "paper")
 # NVDP trained by the paper's bound, its last layer sampled.

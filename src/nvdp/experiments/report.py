@@ -4,18 +4,14 @@ In the template ``{{name}}`` stands for a part of the page. If a part is empty, 
 section or subsection is left out. A part ``{{name?}}`` may be empty: only its own paragraph is left out then.
 """
 
-import math
 import re
-import statistics
 from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from nvdp.errors import InputError
-from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.claims import (
-    CLEAR,
     alive_in_words,
     alive_table,
     claims_table,
@@ -25,12 +21,8 @@ from nvdp.experiments.claims import (
     rivals_table,
     tnp_table,
 )
-from nvdp.experiments.figure3 import EXACT
 from nvdp.experiments.hours import drawn_points, hours_in_words, paper_length_in_words
 from nvdp.experiments.report_tables import (
-    FLAVOUR_TITLES,
-    METRICS,
-    REGIMES,
     Results,
     active_table,
     best_first,
@@ -40,22 +32,28 @@ from nvdp.experiments.report_tables import (
     fewshot_steps,
     fewshot_steps_table,
     fewshot_tables,
-    paired_difference,
     pixel_table,
     readme_table,
     score_table,
     seeds_table,
-    standard_error,
     views_table,
+)
+from nvdp.experiments.report_words import (
+    active_in_words,
+    against_paper,
+    compared,
+    fewshot_in_words,
+    highest,
+    per_cent,
+    pixels_in_words,
+    seeds_in_words,
+    variational_prior,
 )
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import LONGER, SHIPPED
-from nvdp.experiments.table3 import PAPER_RATES, SETTINGS
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
-COLLAPSED_RATE = 0.02  # a mean rate below this is near the floor of 0.01
-Estimate = tuple[float, float]  # a value and its standard error
 Part = Callable[[Results], str]  # of the page; empty without results
 
 
@@ -126,166 +124,6 @@ def with_block(text: str, block: str) -> str:
 def readme_block(folder: Path, budget: str = "cpu") -> str:
     """The table of the README."""
     return readme_table(Results(folder, budget))
-
-
-def in_words(difference: float, stderr: float, digits: int = 3) -> str:
-    """A difference with its standard error, and whether it is clear.
-
-    >>> in_words(0.058, 0.019)
-    '+0.058 ± 0.019 (3.1 standard errors)'
-    >>> in_words(-0.004, 0.012)
-    '-0.004 ± 0.012 (no clear difference)'
-    """
-    ratio = abs(difference) / stderr if stderr else math.inf
-    verdict = f"{ratio:.1f} standard errors" if ratio >= CLEAR else "no clear difference"
-    return f"{difference:+.{digits}f} ± {stderr:.{digits}f} ({verdict})"
-
-
-def minus(first: Estimate, second: Estimate) -> Estimate:
-    """The difference of two estimates, its error as of independent ones.
-
-    >>> minus((1.0, 0.3), (0.5, 0.4))
-    (0.5, 0.5)
-    """
-    return first[0] - second[0], math.hypot(first[1], second[1])
-
-
-def _ll(result: Result) -> Estimate:
-    scores = result["evaluation"]["scores"]["LL"]
-    return scores[FLAVOURS[0]], scores["stderr"]
-
-
-def _per_cent(result: Result) -> Estimate:
-    each = result["evaluation"]
-    return 100 * each["accuracy"], 100 * each["interval95"] / 1.96
-
-
-def _per_cent_without_sampling(result: Result) -> Estimate:
-    return _per_cent({"evaluation": result["evaluation"]["without_sampling"]})
-
-
-def _named(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"
-
-
-def highest(rows: dict[str, Result]) -> str:
-    """Which model has the highest LL in each variant, and how far the next one is behind with mean parameters."""
-    if len(rows) < 2:
-        return ""
-    scores = {name: row["evaluation"]["scores"]["LL"] for name, row in rows.items()}
-    leaders = [max(scores, key=lambda name: scores[name][flavour]) for flavour in FLAVOURS]
-    if len(set(leaders)) == 1:
-        text = f"Highest LL in every variant: `{leaders[0]}`."
-    else:
-        titles = zip(FLAVOUR_TITLES.values(), leaders, strict=True)
-        text = f"Highest LL: {', '.join(f'*{title}* `{name}`' for title, name in titles)}."
-    first, second, *_ = best_first(rows)
-    gap = in_words(*minus(_ll(rows[first]), _ll(rows[second])))
-    return f"{text} *LL mean* of `{first}` minus that of the next, `{second}`: {gap}."
-
-
-def against_paper(rows: dict[str, Result], paper: dict[str, Any]) -> str:
-    """The range of differences from the paper's LL."""
-    gaps = {name: _ll(row)[0] - paper[name]["LL"][0] for name, row in rows.items() if name in paper}
-    if not gaps:
-        return ""
-    low, high = min(gaps, key=gaps.__getitem__), max(gaps, key=gaps.__getitem__)
-    return f"*LL mean* minus the paper's LL: from {gaps[low]:+.2f} (`{low}`) to {gaps[high]:+.2f} (`{high}`)."
-
-
-def variational_prior(rows: dict[str, Result]) -> str:
-    """What the variational prior changes in LL, for the models that can have it."""
-    pairs = [name for name in ("np", "np+cnp") if name in rows and f"{name}+vp" in rows]
-    changes = [f"`{name}` {in_words(*minus(_ll(rows[f'{name}+vp']), _ll(rows[name])))}" for name in pairs]
-    return f"Change of *LL mean* by the variational prior: {'; '.join(changes)}." if changes else ""
-
-
-def compared(rows: dict[str, Result], base: str, measure: Callable[[Result], Estimate] = _ll) -> str:
-    """Which rows are clearly above or below a base row, and which have rates near their floor."""
-    if base not in rows or len(rows) < 2:
-        return ""
-    gaps = {name: minus(measure(row), measure(rows[base])) for name, row in rows.items() if name != base}
-    above = [name for name, (gap, stderr) in gaps.items() if gap >= CLEAR * stderr]
-    below = [name for name, (gap, stderr) in gaps.items() if gap <= -CLEAR * stderr]
-    between = [name for name in gaps if name not in above and name not in below]
-    rates = {name: row["evaluation"]["mean_rate"] for name, row in rows.items()}
-    collapsed = [name for name, rate in rates.items() if rate is not None and rate < COLLAPSED_RATE]
-    score = "accuracy" if measure is _per_cent else "*LL mean*"
-    return (
-        f"Compared with `{base}` in {score}, clearly higher: {_named(above)}; no clear difference: {_named(between)}; "
-        f"clearly lower: {_named(below)}. Mean rate below {COLLAPSED_RATE}: {_named(collapsed)}."
-    )
-
-
-def seeds_in_words(results: Results) -> str:
-    """For each metric: the model with the highest mean over seeds, and its paired difference from every other."""
-    scores = results.seeds()
-    if len(scores) < 2:
-        return ""
-    sentences = []
-    for metric in METRICS:
-        best = max(scores, key=lambda name: statistics.mean(scores[name][metric]))
-        gaps = {name: paired_difference(scores[best][metric], scores[name][metric]) for name in scores if name != best}
-        told = [f"`{name}` {in_words(statistics.mean(gap), standard_error(gap))}" for name, gap in gaps.items()]
-        sentences.append(f"Highest mean {metric}: `{best}`; its lead over {', over '.join(told)}.")
-    return "\n".join(sentences)
-
-
-def active_in_words(results: Results) -> str:
-    """For which models their own choice of points is better or worse than random points."""
-    data = results.figure("figure3")
-    if data is None:
-        return ""
-    gains = {name: (gain["mean"][-1], gain["stderr"][-1]) for name, gain in data["gain"].items()}
-    better = [name for name, (gain, stderr) in gains.items() if gain >= CLEAR * stderr]
-    worse = [name for name, (gain, stderr) in gains.items() if gain <= -CLEAR * stderr]
-
-    def listed(names: list[str]) -> str:
-        return ", ".join(name if name == EXACT else f"`{name.lower()}`" for name in names) or "none"
-
-    points = data["gain"][EXACT]["sizes"][-1]
-    return (
-        f"After {points} points, own choice is clearly better than random points for: {listed(better)}; "
-        f"clearly worse for: {listed(worse)}."
-    )
-
-
-def pixels_in_words(data: dict[str, Any] | None) -> str:
-    """PSNR with chosen pixels minus PSNR with random ones, for the last model of each set."""
-    if data is None:
-        return ""
-    sentences = []
-    for name, models in data["pixels"].items():
-        model, choices = list(models.items())[-1]
-        chosen, random = choices["uncertainty"], choices["random"]
-        gains = [f"{chosen[size]['PSNR'] - random[size]['PSNR']:+.1f} ({size})" for size in ("30", "100", "half")]
-        spreads = f"{random['10']['spread']:.3f} from 10 pixels, {random['all']['spread']:.3f} from all"
-        sentences.append(
-            f"- {name}, `{model.lower()}`: PSNR of chosen minus random pixels {', '.join(gains)}; spread {spreads}."
-        )
-    return "\n".join(sentences)
-
-
-def fewshot_in_words(results: Results) -> str:
-    """NVDP's accuracy minus that of the best other method in each column: without sampling, and with 10 samples."""
-    lines = []
-    for regime, title in REGIMES.items():
-        for setting in SETTINGS:
-            rows = {name: row for name, row in results.table3(setting, regime).items() if name != PAPER_RATES}
-            if "nvdp" not in rows or len(rows) < 2:
-                continue
-            gaps = [_nvdp_ahead(rows, _per_cent) + " with 10 samples"]
-            if all("without_sampling" in row["evaluation"] for row in rows.values()):
-                gaps.insert(0, _nvdp_ahead(rows, _per_cent_without_sampling) + " without sampling")
-            lines.append(f"- {setting.paper}, {title}: {'; '.join(gaps)}.")
-    return "\n".join(lines)
-
-
-def _nvdp_ahead(rows: dict[str, Result], measure: Callable[[Result], Estimate]) -> str:
-    scores = {name: measure(row) for name, row in rows.items()}
-    nvdp = scores.pop("nvdp")
-    best = max(scores, key=lambda name: scores[name][0])
-    return f"`nvdp` minus `{best}`, the best other method: {in_words(*minus(nvdp, scores[best]), digits=2)}"
 
 
 def _steps(rows: Iterable[Result]) -> str:
@@ -380,7 +218,7 @@ PARTS: dict[str, Part] = {
     "fewshot-choices": choices_table,
     "fewshot-choices.steps": lambda results: _steps(results.runs("fewshot-choices").values()),
     "fewshot-choices.tasks": lambda results: _tasks(results.runs("fewshot-choices").values()),
-    "fewshot-choices.words": lambda results: compared(results.runs("fewshot-choices"), SHIPPED, _per_cent),
+    "fewshot-choices.words": lambda results: compared(results.runs("fewshot-choices"), SHIPPED, per_cent),
     **_study("attentive", lambda rows: [highest(rows)]),
     **_study("learning", lambda rows: [highest(rows)]),
     **_study("figure9", lambda rows: [compared(rows, "nvdp")]),

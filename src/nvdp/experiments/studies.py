@@ -20,7 +20,8 @@ from nvdp.experiments.table3 import extractors_of
 from nvdp.experiments.table3 import prepare as prepare_extractors
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import OWN, preset_config
+from nvdp.training.preset_rules import OWN
+from nvdp.training.presets import preset_config
 
 Changes = dict[str, dict[str, Any]]
 SHIPPED = "shipped"  # the base run where it is the preset as it is

@@ -8,7 +8,8 @@ from nvdp.data.source import NO_DATA
 from nvdp.experiments.plan import Experiment, PlannedRun, papers
 from nvdp.experiments.table1 import NAMES
 from nvdp.training.config import RunConfig
-from nvdp.training.presets import FOURIER, MIXTURE, preset_config
+from nvdp.training.preset_rules import FOURIER, MIXTURE
+from nvdp.training.presets import preset_config
 
 # A step on CelebA, with a representation of 1,024 and three channels, costs twice as much as one on MNIST.
 STEPS = {

@@ -1,12 +1,10 @@
 """Everything that defines a model's shape: frozen records, nested by part, that print as they are saved."""
 
-import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, field
 
 from nvdp.errors import InputError, unknown_name
+from nvdp.models.settings import NestedConfig, Part, check_kind
 from nvdp.nn.encoders import SET_ENCODERS
 from nvdp.nn.extractors import EXTRACTORS, check_components
 from nvdp.nn.mlp import InputScale
@@ -14,30 +12,6 @@ from nvdp.nn.views import VIEWS
 
 MAX_FOURIER = 64
 STATISTICS = (None, "running", "batch", "support")
-
-
-class Part:
-    """A group of settings; checks what its fields declare."""
-
-    def _check_sizes(self, part: str, *names: str, least: int = 1) -> None:
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(
-                    f"model setting '{part}.{name}' is {value!r}; expected a whole number of at least {least}"
-                )
-
-    def _check_between(self, name: str, low: float, high: float, part: str) -> None:
-        value = getattr(self, name)
-        if not isinstance(value, int | float) or not low < value < high:
-            bounds = "a positive number" if high == math.inf else f"a number between {low:g} and {high:g}"
-            raise InputError(f"model setting '{part}.{name}' is {value!r}; expected {bounds}")
-
-    def _check_choice(self, part: str, name: str, choices: tuple[str | None, ...]) -> None:
-        value = getattr(self, name)
-        if value not in choices:
-            expected = " or ".join(repr(choice) for choice in choices)
-            raise InputError(f"model setting '{part}.{name}' is {value!r}; expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -201,57 +175,6 @@ class LikelihoodConfig(Part):
             )
 
 
-class NestedConfig:
-    """What both kinds of configuration share."""
-
-    def updated(self, changes: Mapping[str, Any]) -> Self:
-        """The configuration with some settings changed.
-
-        Args:
-            changes: New values by dotted name, such as ``{"encoder.layers": 3, "x_dim": 2}``.
-
-        Returns:
-            A new configuration; an unknown name is refused.
-
-        >>> ModelConfig("cnp").updated({"decoder.width": 8, "x_dim": 2}).decoder.width
-        8
-        """
-        parts: dict[str, dict[str, Any]] = {}
-        plain: dict[str, Any] = {}
-        for name, value in changes.items():
-            part, _, leaf = name.partition(".")
-            owner = getattr(self, part, None)
-            known = [item.name for item in fields(owner)] if leaf and dataclasses.is_dataclass(owner) else []
-            if (leaf and leaf not in known) or (not leaf and part not in [item.name for item in fields(self)]):  # type: ignore[arg-type]
-                raise unknown_name("model setting", name, self.setting_names())
-            if leaf:
-                parts.setdefault(part, {})[leaf] = value
-            else:
-                plain[part] = value
-        new = {part: replace(getattr(self, part), **values) for part, values in parts.items()}
-        return replace(self, **plain, **new)  # type: ignore[type-var]
-
-    @property
-    def normalises_tasks(self) -> bool:
-        """Whether a part is normalised over the tasks of a batch."""
-        return False
-
-    def setting_names(self) -> list[str]:
-        """All dotted names."""
-        return list(self.flat())
-
-    def flat(self) -> dict[str, Any]:
-        """Every setting by its dotted name."""
-        values: dict[str, Any] = {}
-        for item in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            if dataclasses.is_dataclass(value):
-                values |= {f"{item.name}.{leaf.name}": getattr(value, leaf.name) for leaf in fields(value)}
-            else:
-                values[item.name] = value
-        return values
-
-
 @dataclass(frozen=True)
 class ModelConfig(NestedConfig):
     """The architecture of a regression model; its sizes default to the paper's for 1D regression (appendix C)."""
@@ -269,7 +192,7 @@ class ModelConfig(NestedConfig):
     kind: str = "regression"
 
     def __post_init__(self) -> None:
-        _check_kind(self.kind, "regression")
+        check_kind(self.kind, "regression")
         for name in ("x_dim", "y_dim"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -296,7 +219,7 @@ class ExtractorConfig(Part):
     support images (support). None is the model's own default, which is not transductive.
     """
 
-    name: str = "conv4"  # conv4, conv5, conv5-patches or none
+    name: str = "conv4"  # conv4, conv5, conv5-patches, conv5-wide or none
     channels: int = 1
     size: int = 28  # rows and columns
     features: int = 256
@@ -404,7 +327,7 @@ class ClassifierConfig(NestedConfig):
     kind: str = "classification"
 
     def __post_init__(self) -> None:
-        _check_kind(self.kind, "classification")
+        check_kind(self.kind, "classification")
         for name, least in (("num_classes", 2), ("training_samples", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:
@@ -420,8 +343,3 @@ class ClassifierConfig(NestedConfig):
     def y_dim(self) -> int:
         """Numbers of a one-hot label in training."""
         return self.num_classes
-
-
-def _check_kind(given: str, expected: str) -> None:
-    if given != expected:
-        raise InputError(f"model setting 'kind' is '{given}'; expected '{expected}'")

@@ -12,7 +12,8 @@ from nvdp.models.hierarchical_gp import HierarchicalGP
 from nvdp.models.registry import model_spec
 from nvdp.tables.prior import DrawnTasks
 from nvdp.training.early_stopping import CHECKS, PATIENCE, Candidate
-from nvdp.training.presets import SMALL, table_config
+from nvdp.training.preset_rules import SMALL
+from nvdp.training.presets import table_config
 
 AUTO, AUTO_MODEL = "auto", "nvdp-attentive"
 

@@ -24,7 +24,7 @@ from nvdp.training.extractor_folder import EXTRACTOR, load_extractor
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
-from nvdp.training.presets import CONV5_SIZE
+from nvdp.training.preset_rules import CONV5_SIZE
 from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG, only_process, start_run
