@@ -4,7 +4,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
+from nvdp.nn.extractors import (
+    EXTRACTORS,
+    ConvBlock,
+    ConvExtractor,
+    convolved,
+    extractor_shape,
+    pooled,
+)
 from nvdp.nn.views import image_views
 
 IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84), "conv5-wide": (3, 84)}

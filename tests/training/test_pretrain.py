@@ -141,6 +141,18 @@ def test_components_keep_the_largest_part_of_features_and_follow_a_change_of_set
     again = load_file(out / EXTRACTOR)
     assert again.keys() == trained.keys()
     assert all(torch.equal(again[name], trained[name]) for name in trained)
+    white = config(folder, components=5, whitening=0.5)
+    pretrain(white, out, resume=True, **QUIET)
+    pretrain(config(folder, components=5), tmp_path / "plain", **QUIET)
+    whitened, plain = (load_file(place / EXTRACTOR)["projection"] for place in (out, tmp_path / "plain"))
+    scales = plain.mT @ whitened  # symmetric, and not a multiple of the identity
+    torch.testing.assert_close(scales, scales.mT, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(plain @ scales, whitened, atol=1e-4, rtol=1e-4)
+    assert scales.diagonal().std() > 0.01
+    with pytest.raises(InputError, match=r"setting 'whitening' is 0\.5 and 'components' null"):
+        config(folder, whitening=0.5)
+    with pytest.raises(InputError, match="setting 'whitening' is 2; expected from 0 to 1"):
+        config(folder, components=5, whitening=2)
     with pytest.raises(InputError, match="setting 'components' is 64; expected from 1 to 63"):
         config(folder, components=64)
     assert timed(config(folder, components=5, objective="classes"), 0.01, "32-true").components == 5

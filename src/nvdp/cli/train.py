@@ -312,6 +312,13 @@ def pretrain(
             "few; 0: all features. May change with --resume; the features are then written again. (default: 0)"
         ),
     ] = None,
+    whitening: Annotated[
+        float | None,
+        typer.Option(
+            help="Components in which images of a training class differ count for less: 0.5 divides by the root of "
+            "their deviation, 1 by all of it. May change with --resume. (default: 0)"
+        ),
+    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
     ] = None,
@@ -360,14 +367,14 @@ def pretrain(
         config = PretrainConfig.load(out / CONFIG)
         if config.task != task:
             raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
-        changed = given(settings | {"views": views}) | {"data": replace(config.data, **data)}
+        changed = given(settings | {"views": views, "whitening": whitening}) | {"data": replace(config.data, **data)}
         if components is not None:
             changed["components"] = components or None
         config = replace(config, **changed)  # refused where training would differ
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
-        settings |= {"views": views, "components": components or None}
+        settings |= {"views": views, "components": components or None, "whitening": whitening}
         config = pretrain_config(task, DataConfig(**data), **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

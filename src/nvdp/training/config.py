@@ -153,6 +153,7 @@ class PretrainConfig:
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     views: str = "image"  # whose features are averaged; see image_views
     components: int | None = None  # that features are reduced to by principal component analysis; None: all features
+    whitening: float = 0.0  # power of the components' covariance within classes that they are divided by; 0: none
     precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -181,6 +182,10 @@ class PretrainConfig:
         if not 0 <= self.warps <= MOST_WARPS:
             raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
         check_components("setting 'components'", self.components, EXTRACTORS[self.extractor].features(self.size))
+        if not 0 <= self.whitening <= 1:
+            raise InputError(f"setting 'whitening' is {self.whitening}; expected from 0 to 1")
+        if self.whitening and self.components is None:
+            raise InputError(f"setting 'whitening' is {self.whitening} and 'components' null; expected components too")
         if self.objective == "episodes":
             self._check_episodes()
         if self.kind != EXTRACTOR_KIND:
@@ -226,7 +231,7 @@ def config_digest(config: TrainingConfig) -> str:
     """
     differing = _differing(config)
     if isinstance(config, PretrainConfig):
-        for name in ("views", "components"):  # matter for features alone, which are made after training
+        for name in ("views", "components", "whitening"):  # matter for features alone, which are made after training
             differing.pop(name, None)
     return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:16]
 

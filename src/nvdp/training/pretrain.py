@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import class_source
-from nvdp.data.features import images_at_once, write_features
+from nvdp.data.features import Extract, images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
-from nvdp.nn.extractors import principal_projection
+from nvdp.nn.projections import principal_projection, within_class_whitening
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig
@@ -30,9 +31,10 @@ from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassi
 from nvdp.training.run_folder import CONFIG, only_process, start_run
 
 VALIDATION_EPISODES = 100
-PROJECTION = "projection"  # what a projection was found for: components and views
+PROJECTION = "projection"  # what a projection was found for: components and views, and the power of whitening
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
 TIMED_STEPS, FEWEST_CLASSES = 3, 2
+ALL_FEATURES: dict[str, Any] = {"components": None, "whitening": 0.0}
 PRETRAINING: dict[str, dict[str, Any]] = {
     "miniimagenet": {"flips": True, "shifts": 8},
     # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
@@ -93,7 +95,8 @@ def pretrain(
     source.split("test")  # refuses data that cannot be read before a folder is made
     finished = resume and _is_whole(folder / EXTRACTOR)
     before = PretrainConfig.load(folder / CONFIG) if resume and (folder / CONFIG).exists() else config
-    start_run(folder, replace(config, views=before.views, components=before.components), resume, finished)
+    of_features = {name: getattr(before, name) for name in ("views", "components", "whitening")}
+    start_run(folder, replace(config, **of_features), resume, finished)
     with only_process(folder):
         if config != before:
             write_text(folder / CONFIG, config.to_json())
@@ -137,7 +140,7 @@ def _trained(
     config: PretrainConfig, folder: Path, images: TrainingImages, resume: bool, device: str, progress: bool
 ) -> tuple[Outcome, PretrainedClassifier]:
     """The classifier with all its features after its training, or after what a signal left of it."""
-    config = replace(config, components=None)
+    config = replace(config, **ALL_FEATURES)
     model = build_classifier(config, images.pool.classes)
     with Prefetch(images.batch, config.steps) as batches:
         trainer = _trainer(config, model, batches.take, chosen_device(device))
@@ -187,19 +190,31 @@ def _find_projection(config: PretrainConfig, folder: Path, pool: ClassPool, devi
     """Give a trained extractor the projection that its configuration asks for, or none."""
     tensors, numbers = load_tensors(folder / EXTRACTOR)
     there = tensors.pop("projection", None)
-    wanted = config.components and [config.components, config.views]
+    wanted = config.components and [config.components, config.views, *([config.whitening] if config.whitening else [])]
     if (numbers.get(PROJECTION) if there is not None else None) == wanted:
         return
     if config.components:
-        model = build_classifier(replace(config, components=None), 1)
+        model = build_classifier(replace(config, **ALL_FEATURES), 1)
         model.extractor.load_state_dict(tensors)
         extract = evaluated(model.requires_grad_(False).to(chosen_device(device)))
-        images = int(pool.class_counts.sum())
-        rows = np.linspace(0, images - 1, min(images, PROJECTION_IMAGES)).astype(int)
-        parts = np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool)))
-        features = torch.cat([extract(pool.at(part)[0]).float().cpu() for part in parts])
-        tensors["projection"] = principal_projection(features, config.components)
+        features, classes = _some_features(pool, extract)
+        projection = principal_projection(features, config.components)
+        if config.whitening:
+            projection = projection @ within_class_whitening(features @ projection, classes, config.whitening)
+        tensors["projection"] = projection
     save_tensors(folder / EXTRACTOR, tensors, numbers | {PROJECTION: wanted})
+
+
+def _some_features(pool: ClassPool, extract: Extract) -> tuple[Float[Tensor, "image feature"], Int[Tensor, " image"]]:
+    """Features and classes of images all over a pool: neighbours, mostly two of a class, so that both are known."""
+    images = int(pool.class_counts.sum())
+    first = np.linspace(0, images - 2, min(images, PROJECTION_IMAGES // 2)).astype(int)
+    rows, features, classes = np.union1d(first, first + 1), [], []
+    for part in np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool))):
+        vectors, known = pool.at(part)
+        features.append(extract(vectors).float().cpu())
+        classes.append(torch.from_numpy(known))
+    return torch.cat(features), torch.cat(classes)
 
 
 def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
@@ -221,7 +236,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     images = _training_images(config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
-        trial = replace(config, precision=name, components=None)
+        trial = replace(config, precision=name, **ALL_FEATURES)
         trainer = _trainer(trial, build_classifier(trial, images.pool.classes), images.batch, torch.device("cpu"))
         times = []
         for _ in range(TIMED_STEPS):
