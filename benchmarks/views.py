@@ -1,15 +1,10 @@
 """What means over views and further extractors bring: the nearest class mean of features on validation classes.
 
-python benchmarks/views.py EXTRACTOR[,EXTRACTOR] ... --json results/bench/views.json
+python benchmarks/views.py omniglot-fewshot miniimagenet --ways 20 5 --json results/bench/views.json
 
-The committed file, with the extractors that `nvdp reproduce table3` leaves in the cache:
-
-O=table3-omniglot-fewshot-cpu M=table3-miniimagenet-cpu
-python benchmarks/views.py $O,$O-1,$O-2 $M,$M-1 --ways 20 5 --json results/bench/views.json
-
-An extractor is a folder of `nvdp pretrain`, or the name of one in the cache; a comma joins those of one task. Scored
-are the first one's features of single views, its features as they are, and those of the first two, three …,
-concatenated. Rows of other tasks that the file holds are kept.
+The extractors are those that `nvdp reproduce table3` leaves in the cache. Scored are all features of the first one for
+single views, their means over its views, its whitened components, which table 3 uses, and those of the first two,
+three … extractors, concatenated. Rows of other tasks that the file holds are kept.
 """
 
 import argparse
@@ -23,13 +18,14 @@ import torch
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import EpisodeConfig, class_source, draw_episodes
-from nvdp.data.features import CachedFeatures, Extract, extractor_folder, extractor_names, images_at_once
+from nvdp.data.features import CachedFeatures, Extract, extractor_folder, images_at_once
+from nvdp.experiments.table3 import extractors_of
 from nvdp.randomness import derived_generator
 from nvdp.system import use_threads, write_text
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import PretrainConfig
-from nvdp.training.extractor_folder import EXTRACTOR
 from nvdp.training.nearest_mean import nearest_mean_hits
+from nvdp.training.pretrained_extractor import EXTRACTOR
 from nvdp.training.pretraining_model import build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG
 
@@ -37,10 +33,12 @@ EPISODES, SEED, QUERIES = 600, 0, 15
 SHOTS = (1, 5)
 
 
-def of_single_views(folder: Path) -> Extract:
-    """An extractor without its views."""
-    model = build_classifier(replace(PretrainConfig.load(folder / CONFIG), views="image"), 1)
-    model.extractor.load_state_dict(load_tensors(folder / EXTRACTOR)[0])
+def all_features(folder: Path, **changes: Any) -> Extract:
+    """An extractor before its components, with some settings changed."""
+    config = replace(PretrainConfig.load(folder / CONFIG), components=None, whitening=0.0, **changes)
+    model, (tensors, _) = build_classifier(config, 1), load_tensors(folder / EXTRACTOR)
+    tensors.pop("projection", None)
+    model.extractor.load_state_dict(tensors)
     return evaluated(model.requires_grad_(False))
 
 
@@ -63,32 +61,32 @@ def accuracies(pool: ClassPool, way: int) -> dict[str, dict[str, float]]:
     return scores
 
 
-def row(extractors: str, way: int) -> dict[str, Any]:
+def row(task: str, way: int) -> dict[str, Any]:
     """Accuracies of a task by what its features are."""
-    names = extractor_names(extractors)
-    first = extractor_folder(names[0])
-    config = PretrainConfig.load(first / CONFIG)
-    source = class_source(config.task, config.data)
+    names = list(extractors_of(task, "cpu"))
+    source, first = class_source(task), extractor_folder(names[0])
+    images = source.split("validation")
     pools = {
-        "single views": feature_pool(source.split("validation"), of_single_views(first)),
-        "means over views": CachedFeatures(source, str(first)).split("validation"),
+        "single views": feature_pool(images, all_features(first, views="image")),
+        "means over views": feature_pool(images, all_features(first)),
+        "their components, whitened": CachedFeatures(source, names[0]).split("validation"),
     }
     for count in range(2, len(names) + 1):
         pools[f"{count} extractors"] = CachedFeatures(source, ",".join(names[:count])).split("validation")
     scores = {name: accuracies(pool, way) for name, pool in pools.items()}
-    return {"task": config.task, "way": way, "episodes": EPISODES, "scores": scores}
+    return {"task": task, "way": way, "episodes": EPISODES, "scores": scores}
 
 
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("extractors", nargs="+")
+    parser.add_argument("tasks", nargs="+")
     parser.add_argument("--ways", type=int, nargs="+", help="classes of an episode, one number for each task")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     use_threads(1)
-    ways = options.ways or [5] * len(options.extractors)
-    rows = [row(extractors, way) for extractors, way in zip(options.extractors, ways, strict=True)]
+    ways = options.ways or [5] * len(options.tasks)
+    rows = [row(task, way) for task, way in zip(options.tasks, ways, strict=True)]
     for each in rows:
         print(json.dumps(each))
     if options.json:

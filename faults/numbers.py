@@ -14,7 +14,7 @@ from nvdp.objectives import KLScale
 from nvdp.system import avoid_broken_amx
 from nvdp.tasks import TaskBatch
 from nvdp.training.loop import TrainingStep
-from nvdp.training.presets import FOURIER
+from nvdp.training.preset_rules import FOURIER
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 MIXED = "bfloat16, mixed"

@@ -30,9 +30,10 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
         if run.config.model.name == "nvdp" and shape.regime == "features":
             rates, paper = run.config.model.rates, run.name.startswith(PAPER_RATES)
             assert (rates.path, rates.sees) == (("network", "mean") if paper else ("activations", "directions"))
-            assert run.config.model.decoder.width == (512 if paper else 2 * run.config.model.extractor.features)
+            hidden = max(512, 2 * run.config.model.extractor.features)
+            assert run.config.model.decoder.width == (512 if paper else hidden)
         assert (run.config.model.extractor.name == "none") == (shape.regime == "features")
-        of_extractors = 3 * 96 if run.config.task == "omniglot-fewshot" else 2 * 256
+        of_extractors = (3 if run.config.task == "omniglot-fewshot" else 2) * 96
         assert run.config.model.extractor.features == (of_extractors if shape.regime == "features" else 256)
         if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
             assert run.config.steps == (300 if run.config.task == "omniglot-fewshot" else 100)
@@ -40,32 +41,32 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
     assert {regimes_of(setting, "paper") for setting in SETTINGS} == {("end-to-end",)}
     assert len(plan("paper")) == 48
     extractors = {run.config.episodes.features for run in runs}
-    omniglot, mini = "table3-omniglot-fewshot-cpu", "table3-miniimagenet-cpu"
-    assert extractors == {None, f"{omniglot},{omniglot}-1,{omniglot}-2", f"{mini},{mini}-1"}
+    named = [",".join(extractors_of(task, "cpu")) for task in ("omniglot-fewshot", "miniimagenet")]
+    assert extractors == {None, *named}
     recipes = list(extractors_of("miniimagenet", "cpu").values())
     assert [(one.flips, one.views, one.seed) for one in recipes] == [(True, "mirrored", 0), (True, "mirrored", 1)]
+
+
+def test_features_of_another_recipe_are_those_of_another_extractor(monkeypatch):
+    before = extractors_of("omniglot-fewshot", "cpu")
+    assert len(before) == 3
+    settings = table3.EXTRACTOR_SETTINGS["cpu", "omniglot-fewshot"]
+    for changes in ({"whitening": 0.25}, {"views": "moved"}, {"components": 64}):
+        monkeypatch.setitem(table3.EXTRACTOR_SETTINGS, ("cpu", "omniglot-fewshot"), settings | changes)
+        assert not before.keys() & extractors_of("omniglot-fewshot", "cpu").keys()
 
 
 def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
     made = []
     monkeypatch.setattr(table3, "_prepare_extractor", lambda name, config, device: made.append((name, config.seed)))
-    omniglot = [("table3-omniglot-fewshot-cpu" + (f"-{seed}" if seed else ""), seed) for seed in range(3)]
-    mini = [("table3-miniimagenet-cpu", 0), ("table3-miniimagenet-cpu-1", 1)]
+    omniglot, mini = (
+        [(name, recipe.seed) for name, recipe in extractors_of(task, "cpu").items()]
+        for task in ("omniglot-fewshot", "miniimagenet")
+    )
     for only, expected in (("omniglot-20w", omniglot), ("end-to-end", []), (None, omniglot + mini)):
         made.clear()
         table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")
         assert made == expected
-
-
-def test_an_extractor_with_other_settings_is_refused(monkeypatch, tmp_path):
-    monkeypatch.setenv("NVDP_CACHE", str(tmp_path))
-    folder = tmp_path / "extractors" / "table3-omniglot-fewshot-quick"
-    folder.mkdir(parents=True)
-    (recipe,) = extractors_of("omniglot-fewshot", "quick").values()
-    other = replace(recipe, optimizer="sgd")
-    (folder / "config.json").write_text(other.to_json())
-    with pytest.raises(InputError, match="holds an extractor with another optimizer; move it"):
-        table3.prepare(selected(plan("quick"), "cnp-omniglot-20w1s"), "quick", "cpu")
 
 
 def test_every_column_and_method_is_in_the_papers_table():

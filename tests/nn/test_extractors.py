@@ -4,14 +4,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nvdp.errors import InputError
-from nvdp.nn.extractors import (
-    EXTRACTORS,
-    ConvBlock,
-    ConvExtractor,
-    convolved,
-    extractor_shape,
-    pooled,
-)
+from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
 from nvdp.nn.views import image_views
 
 IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84), "conv5-wide": (3, 84)}
@@ -123,12 +116,14 @@ def test_without_the_last_relu_features_have_both_signs_and_agree_with_it_elsewh
         torch.testing.assert_close(F.relu(features), positive.train(training)(images), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("channels", "size", "keep_odd"), [(1, 7, True), (3, 7, False), (2, 6, True)])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "size", "keep_odd"), [(1, 64, 7, True), (3, 5, 7, False), (2, 96, 6, True)]
+)
 @pytest.mark.parametrize(("relu", "window"), [(True, 2), (False, 2), (False, 1)])
 def test_a_block_has_the_outputs_and_gradients_of_pytorchs_own_layers(
-    channels, size, keep_odd, relu, window, generator
+    channels, outputs, size, keep_odd, relu, window, generator
 ):
-    block = ConvBlock(channels, 64, relu).double()
+    block = ConvBlock(channels, outputs, relu=relu).double()
     nn.init.normal_(block.scale, 0.0, 1.0, generator=generator)  # of either sign
     nn.init.normal_(block.shift, 0.0, 1.0, generator=generator)
     images = torch.rand(4, channels, size, size, generator=generator, dtype=torch.float64)

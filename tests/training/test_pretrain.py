@@ -22,10 +22,10 @@ from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.models.registry import build_model
 from nvdp.training.config import PretrainConfig
-from nvdp.training.extractor_folder import EXTRACTOR, join_extractor, load_extractor
 from nvdp.training.nearest_mean import nearest_mean_accuracy
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain, pretrain_config, timed
+from nvdp.training.pretrained_extractor import EXTRACTOR, join_extractor, load_extractor
 from nvdp.training.pretraining_images import TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, build_classifier
 from nvdp.training.run_folder import load_any_run, only_process, save_model, start_run
@@ -141,21 +141,55 @@ def test_components_keep_the_largest_part_of_features_and_follow_a_change_of_set
     again = load_file(out / EXTRACTOR)
     assert again.keys() == trained.keys()
     assert all(torch.equal(again[name], trained[name]) for name in trained)
-    white = config(folder, components=5, whitening=0.5)
-    pretrain(white, out, resume=True, **QUIET)
-    pretrain(config(folder, components=5), tmp_path / "plain", **QUIET)
-    whitened, plain = (load_file(place / EXTRACTOR)["projection"] for place in (out, tmp_path / "plain"))
-    scales = plain.mT @ whitened  # symmetric, and not a multiple of the identity
-    torch.testing.assert_close(scales, scales.mT, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(plain @ scales, whitened, atol=1e-4, rtol=1e-4)
-    assert scales.diagonal().std() > 0.01
-    with pytest.raises(InputError, match=r"setting 'whitening' is 0\.5 and 'components' null"):
-        config(folder, whitening=0.5)
-    with pytest.raises(InputError, match="setting 'whitening' is 2; expected from 0 to 1"):
-        config(folder, components=5, whitening=2)
     with pytest.raises(InputError, match="setting 'components' is 64; expected from 1 to 63"):
         config(folder, components=64)
     assert timed(config(folder, components=5, objective="classes"), 0.01, "32-true").components == 5
+
+
+def test_whitening_scales_components_and_their_features_and_can_be_undone(folder, tmp_path):
+    out = tmp_path / "out"
+    plain = config(folder, components=5)
+    pretrain(plain, out, **QUIET)
+    source = class_source(plain.task, plain.data)
+
+    def seen():
+        feature_cache._pool.cache_clear()
+        features = CachedFeatures(source, str(out)).split("test").vectors(np.array(0), np.arange(18))
+        return load_file(out / EXTRACTOR)["projection"], features
+
+    (before, plain_features), extract = seen(), load_extractor(out, "cpu")[1]
+    pretrain(replace(plain, whitening=0.5), out, resume=True, **QUIET)
+    after, features = seen()
+    scales = before.mT @ after  # symmetric, and not a multiple of the identity
+    torch.testing.assert_close(scales, scales.mT, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(before @ scales, after, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(plain_features @ scales, features, atol=1e-3, rtol=1e-3)
+    assert scales.diagonal().std() > 0.01
+    assert load_extractor(out, "cpu")[1] != extract  # runs on the features before are refused
+    (out / "config.json").write_text(plain.to_json())  # as after a kill between the two files
+    with pytest.raises(InputError, match=r"whitening of 5, moved, 0\.5; its configuration asks for 5, moved: `nvdp"):
+        load_extractor(out)
+    pretrain(plain, out, resume=True, **QUIET)
+    again, same = seen()
+    assert torch.equal(again, before)
+    assert torch.equal(same, plain_features)
+
+
+def test_impossible_whitening_and_extractors_are_refused(folder, tmp_path, monkeypatch):
+    with pytest.raises(
+        InputError, match=r"'whitening' is 0\.5 without 'components'; expected --components or --whiten"
+    ):
+        config(folder, whitening=0.5)
+    with pytest.raises(InputError, match="setting 'whitening' is 2; expected from 0 to 1"):
+        config(folder, components=5, whitening=2)
+    with pytest.raises(InputError, match="'conv5-wide', which has no features of images of 16×16; expected conv4"):
+        config(folder, extractor="conv5-wide")
+    monkeypatch.setattr(ClassPool, "class_counts", property(lambda pool: np.array([2, 2, 2])))
+    with pytest.raises(
+        InputError, match="classes have 3 images beyond their first; expected at least 5, the components"
+    ):
+        pretrain(config(folder, components=5, whitening=0.5), tmp_path / "few", **QUIET)
+    assert not (tmp_path / "few").exists()
 
 
 def test_a_refused_change_of_components_changes_nothing(folder, tmp_path, monkeypatch):
@@ -341,9 +375,13 @@ def test_episodes_need_images_enough(folder, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(("model", "components"), [("nvdp", None), ("nvdp", 7), ("versa", None), ("cnp", 5)])
-def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(folder, tmp_path, model, components):
-    made = config(folder, components=components)
+@pytest.mark.parametrize(
+    ("model", "components", "whitening"), [("nvdp", None, 0.0), ("nvdp", 7, 0.5), ("versa", None, 0.0), ("cnp", 5, 0.0)]
+)
+def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(
+    folder, tmp_path, model, components, whitening
+):
+    made = config(folder, components=components, whitening=whitening)
     pretrain(made, tmp_path / "extractor", **QUIET)
     features = str(tmp_path / "extractor")
     on_features = preset_config(

@@ -200,7 +200,7 @@ def read_run(folder: Path, name: str) -> RunSummary:
         Its model, task, progress and state.
     """
     from nvdp.training.config import EXTRACTOR_KIND, PretrainConfig, RunConfig, config_digest
-    from nvdp.training.extractor_folder import EXTRACTOR
+    from nvdp.training.pretrained_extractor import EXTRACTOR
     from nvdp.training.run_folder import CONFIG, WEIGHTS
 
     try:

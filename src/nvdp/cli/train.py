@@ -265,8 +265,8 @@ def pretrain(
     extractor: Annotated[
         str | None,
         typer.Option(
-            help="conv4, conv5, conv5-patches, or conv5-wide: twice the time a step, ten times the weights. "
-            "(default: conv4; conv5-patches at 64 pixels or more)"
+            help="conv4, conv5, conv5-patches, or conv5-wide: 11 times the weights of conv5-patches, for trainings of "
+            "an hour or more. (default: conv4; conv5-patches at 64 pixels or more)"
         ),
     ] = None,
     head: Annotated[
@@ -315,8 +315,8 @@ def pretrain(
     whitening: Annotated[
         float | None,
         typer.Option(
-            help="Components in which images of a training class differ count for less: 0.5 divides by the root of "
-            "their deviation, 1 by all of it. May change with --resume. (default: 0)"
+            help="Needs --components: they are divided by this power of their standard deviation within training "
+            "classes, from 0 to 1. May change with --resume; the features are then written again. (default: 0)"
         ),
     ] = None,
     precision: Annotated[
@@ -395,7 +395,7 @@ def join(
 
     Example: nvdp join runs/mini --out runs/mini-whole
     """
-    from nvdp.training.extractor_folder import join_extractor
+    from nvdp.training.pretrained_extractor import join_extractor
 
     join_extractor(run, out)
     typer.echo(f"joined {run} and its extractor in {out}")

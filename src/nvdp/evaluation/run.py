@@ -19,8 +19,8 @@ from nvdp.system import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import RunConfig
-from nvdp.training.extractor_folder import EXTRACTOR
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
+from nvdp.training.pretrained_extractor import EXTRACTOR
 from nvdp.training.run_folder import load_any_run
 
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers

@@ -52,7 +52,7 @@ def _ll(result: Result) -> Estimate:
 
 
 def per_cent(result: Result) -> Estimate:
-    """Accuracy with samples and its standard error, in per cent."""
+    """Accuracy and its standard error, in per cent."""
     each = result["evaluation"]
     return 100 * each["accuracy"], 100 * each["interval95"] / 1.96
 

@@ -278,11 +278,15 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
     """NVDP's classifier, one change at a time, and other methods, on the features of the first extractor of table 3."""
     steps = {"quick": 20, "cpu": 300, "paper": 50_000}[budget]
     episodes = {"quick": 20, "cpu": 600, "paper": 600}[budget]
-    features = None if budget == "paper" else next(iter(extractors_of(FEWSHOT_TASK, budget)))
+    extractors = [] if budget == "paper" else list(extractors_of(FEWSHOT_TASK, budget).items())[:1]
+    features, given = next(((name, {"extractor.features": recipe.features}) for name, recipe in extractors), (None, {}))
 
-    def config(model: str, **changes: Any) -> RunConfig:
-        preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4}
-        return preset_config(FEWSHOT_TASK, model, "cpu", way=5, shot=1, features=features, **(preset | changes))
+    def config(model: str, architecture: dict[str, Any] | None = None, **changes: Any) -> RunConfig:
+        preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4} | changes
+        changed = given | (architecture or {})
+        return preset_config(
+            FEWSHOT_TASK, model, "cpu", way=5, shot=1, features=features, architecture=changed, **preset
+        )
 
     runs = {name: config("nvdp", architecture=changes) for name, changes in FEWSHOT_CHANGES.items()}
     runs |= {f"kl-{weight:g}": config("nvdp", **_kl("elbo", weight)) for weight in FEWSHOT_KL_WEIGHTS}

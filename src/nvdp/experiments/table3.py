@@ -7,17 +7,15 @@ features, and 5-way Omniglot end to end too; the paper budget trains everything 
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from nvdp.data.features import extractor_folder, extractor_names
-from nvdp.errors import InputError
 from nvdp.experiments.plan import Experiment, PlannedRun
-from nvdp.training.config import PretrainConfig, RunConfig
-from nvdp.training.extractor_folder import EXTRACTOR
+from nvdp.training.config import PretrainConfig, RunConfig, recipe_digest
 from nvdp.training.presets import preset_config, shortened
 from nvdp.training.pretrain import pretrain, pretrain_config
-from nvdp.training.run_folder import CONFIG
+from nvdp.training.pretrained_extractor import EXTRACTOR
 
 METHODS = {  # the paper's order and names
     "matching": "Matching Nets",
@@ -160,13 +158,16 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
 
 
 def extractors_of(task: str, budget: str) -> dict[str, PretrainConfig]:
-    """The extractors that the runs of a budget share: how each is pretrained, by its name in the user's cache."""
-    return {
-        f"table3-{task}-{budget}" + (f"-{seed}" if seed else ""): pretrain_config(
-            task, steps=steps, seed=seed, **EXTRACTOR_SETTINGS.get((budget, task), {})
-        )
+    """The extractors that the runs of a budget share: how each is pretrained, by its name in the user's cache.
+
+    A name has a digest of the recipe, so that results on features of another recipe are not taken for those of this.
+    """
+    settings = EXTRACTOR_SETTINGS.get((budget, task), {})
+    recipes = [
+        pretrain_config(task, steps=steps, seed=seed, **settings)
         for seed, steps in enumerate(EXTRACTOR_STEPS[budget][task])
-    }
+    ]
+    return {f"table3-{task}-{budget}-{recipe_digest(recipe)[:8]}": recipe for recipe in recipes}
 
 
 def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
@@ -180,13 +181,8 @@ def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
 
 
 def _prepare_extractor(name: str, config: PretrainConfig, device: str) -> None:
-    """Pretrain one extractor, unless it exists; one with other settings is refused."""
+    """Pretrain one extractor, unless it exists."""
     folder = extractor_folder(name)
-    if (folder / CONFIG).exists() and (there := PretrainConfig.load(folder / CONFIG)) != config:
-        names = [item.name for item in fields(config) if getattr(there, item.name) != getattr(config, item.name)]
-        raise InputError(
-            f"{folder} holds an extractor with another {', '.join(names)}; move it and its results away to train anew"
-        )
     progress = not (folder / EXTRACTOR).exists()
     stopped = pretrain(config, folder, resume=True, device=device, threads=1, progress=progress, said=_say)
     if stopped is not None:

@@ -16,7 +16,7 @@ from nvdp.data.image_files import SUFFIXES, read_pictures
 from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.posteriors.prediction import ClassPrediction
-from nvdp.training.extractor_folder import load_extractors
+from nvdp.training.pretrained_extractor import load_extractors
 from nvdp.training.run_folder import load_any_run
 
 

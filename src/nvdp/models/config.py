@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.models.settings import NestedConfig, Part, check_kind
+from nvdp.models.settings import NestedConfig, Part, check_config_kind
 from nvdp.nn.encoders import SET_ENCODERS
 from nvdp.nn.extractors import EXTRACTORS, check_components
 from nvdp.nn.mlp import InputScale
@@ -192,7 +192,7 @@ class ModelConfig(NestedConfig):
     kind: str = "regression"
 
     def __post_init__(self) -> None:
-        check_kind(self.kind, "regression")
+        check_config_kind(self.kind, "regression")
         for name in ("x_dim", "y_dim"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
@@ -327,7 +327,7 @@ class ClassifierConfig(NestedConfig):
     kind: str = "classification"
 
     def __post_init__(self) -> None:
-        check_kind(self.kind, "classification")
+        check_config_kind(self.kind, "classification")
         for name, least in (("num_classes", 2), ("training_samples", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or value < least:

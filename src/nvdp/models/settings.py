@@ -10,7 +10,7 @@ from nvdp.errors import InputError, unknown_name
 
 
 class Part:
-    """A group of settings; checks what its fields declare."""
+    """A group of settings, with the checks that groups make of their values."""
 
     def _check_sizes(self, part: str, *names: str, least: int = 1) -> None:
         for name in names:
@@ -34,7 +34,7 @@ class Part:
 
 
 class NestedConfig:
-    """What both kinds of configuration share."""
+    """What `ModelConfig` and `ClassifierConfig` share."""
 
     def updated(self, changes: Mapping[str, Any]) -> Self:
         """The configuration with some settings changed.
@@ -85,7 +85,7 @@ class NestedConfig:
         return values
 
 
-def check_kind(given: str, expected: str) -> None:
+def check_config_kind(given: str, expected: str) -> None:
     """Raise an error unless a configuration is of the kind that its class describes."""
     if given != expected:
         raise InputError(f"model setting 'kind' is '{given}'; expected '{expected}'")

@@ -2,8 +2,8 @@
 
 A block is a 3×3 convolution to 64 channels, batch norm, ReLU and 2×2 max pooling. Both give 256 features. The first
 block of CONV5-PATCHES sees squares of 2×2 pixels as its channels, and its last one does not pool: as many layers and
-features as CONV5 with a third of its multiplications. CONV5-WIDE is the same with more channels in its later blocks,
-whose maps are small: ten times the weights for twice the multiplications, and 1,280 features.
+features as CONV5 with a third of its multiplications. CONV5-WIDE is CONV5-PATCHES with up to 320 channels in its later
+blocks, whose maps are small: 11 times the weights, 2.1 times the multiplications, and 1,280 features of 84×84 pixels.
 
 Every call says which statistics batch norm uses outside training: ``running`` averages of training, so that an image's
 features depend on that image alone, or those of the ``batch``, which is transductive.
@@ -169,7 +169,7 @@ class ConvBlock(nn.Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, inputs: int, channels: int, relu: bool = True) -> None:
+    def __init__(self, inputs: int, channels: int, *, relu: bool = True) -> None:
         super().__init__()
         self.relu = relu
         self.weight = nn.Parameter(torch.empty(channels, inputs, 3, 3))

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from nvdp.errors import InputError
 
-SMALLEST_VARIANCE = 1e-4  # within classes, of the largest one: less is that of few images
+SMALLEST_VARIANCE = 1e-4  # floor of a variance within classes, relative to the largest one
 
 
 def principal_projection(
@@ -33,8 +33,8 @@ def within_class_whitening(
 ) -> Float[Tensor, "feature feature"]:
     """The map W^(−power/2) of features at unit length, W their covariance within classes; of mean diagonal 1.
 
-    Directions in which images of one class differ count for less. With a power of 1 they all differ alike; less keeps
-    part of how the training classes differ.
+    Directions in which images of one class differ count for less. With a power of 1 images of a class differ alike in
+    all directions whose variance is above the floor.
 
     >>> features = torch.tensor([[1.0, 0.5], [1.0, -0.5], [0.8, 1.0], [1.2, -1.0]])
     >>> within_class_whitening(features, torch.tensor([0, 0, 1, 1]), 1.0).diagonal() > 1

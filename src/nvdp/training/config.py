@@ -125,6 +125,9 @@ class RunConfig:
         return cls.from_dict(values, str(path))
 
 
+FEATURE_SETTINGS = ("views", "components", "whitening")  # matter for features alone, which are made after training
+
+
 @dataclass(frozen=True)
 class PretrainConfig:
     """How a feature extractor is pretrained.
@@ -153,7 +156,7 @@ class PretrainConfig:
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     views: str = "image"  # whose features are averaged; see image_views
     components: int | None = None  # that features are reduced to by principal component analysis; None: all features
-    whitening: float = 0.0  # power of the components' covariance within classes that they are divided by; 0: none
+    whitening: float = 0.0  # power of their standard deviation within classes that components are divided by
     precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -181,11 +184,19 @@ class PretrainConfig:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:
             raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
-        check_components("setting 'components'", self.components, EXTRACTORS[self.extractor].features(self.size))
+        features = EXTRACTORS[self.extractor].features(self.size)
+        if features < 1:
+            raise InputError(
+                f"setting 'extractor' is '{self.extractor}', which has no features of images of "
+                f"{self.size}×{self.size}; expected conv4, or larger images"
+            )
+        check_components("setting 'components'", self.components, features)
         if not 0 <= self.whitening <= 1:
             raise InputError(f"setting 'whitening' is {self.whitening}; expected from 0 to 1")
         if self.whitening and self.components is None:
-            raise InputError(f"setting 'whitening' is {self.whitening} and 'components' null; expected components too")
+            raise InputError(
+                f"setting 'whitening' is {self.whitening} without 'components'; expected --components or --whitening 0"
+            )
         if self.objective == "episodes":
             self._check_episodes()
         if self.kind != EXTRACTOR_KIND:
@@ -231,9 +242,18 @@ def config_digest(config: TrainingConfig) -> str:
     """
     differing = _differing(config)
     if isinstance(config, PretrainConfig):
-        for name in ("views", "components", "whitening"):  # matter for features alone, which are made after training
+        for name in FEATURE_SETTINGS:
             differing.pop(name, None)
-    return hashlib.sha256(json.dumps(differing, sort_keys=True).encode()).hexdigest()[:16]
+    return _digest(differing)
+
+
+def recipe_digest(config: PretrainConfig) -> str:
+    """A short text that differs where an extractor or its features do."""
+    return _digest(_differing(config))
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _check_training(config: Any, *counts: str) -> None:

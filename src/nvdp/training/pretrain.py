@@ -19,19 +19,18 @@ from nvdp.errors import InputError
 from nvdp.nn.projections import principal_projection, within_class_whitening
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
 from nvdp.training.checkpoint import load_tensors, save_tensors
-from nvdp.training.config import FULL_PRECISION, PRECISIONS, PretrainConfig
+from nvdp.training.config import FEATURE_SETTINGS, FULL_PRECISION, PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
-from nvdp.training.extractor_folder import EXTRACTOR, load_extractor
 from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.preset_rules import CONV5_SIZE
+from nvdp.training.pretrained_extractor import EXTRACTOR, PROJECTION, load_extractor, projection_settings
 from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG, only_process, start_run
 
 VALIDATION_EPISODES = 100
-PROJECTION = "projection"  # what a projection was found for: components and views, and the power of whitening
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
 TIMED_STEPS, FEWEST_CLASSES = 3, 2
 ALL_FEATURES: dict[str, Any] = {"components": None, "whitening": 0.0}
@@ -95,7 +94,7 @@ def pretrain(
     source.split("test")  # refuses data that cannot be read before a folder is made
     finished = resume and _is_whole(folder / EXTRACTOR)
     before = PretrainConfig.load(folder / CONFIG) if resume and (folder / CONFIG).exists() else config
-    of_features = {name: getattr(before, name) for name in ("views", "components", "whitening")}
+    of_features = {name: getattr(before, name) for name in FEATURE_SETTINGS}
     start_run(folder, replace(config, **of_features), resume, finished)
     with only_process(folder):
         if config != before:
@@ -125,6 +124,11 @@ def _training_images(config: PretrainConfig) -> TrainingImages:
         raise InputError(f"setting 'per_class' is {config.per_class}, but class '{name}' has {fewest} training images")
     if (config.components or 0) > (given := int(counts.sum())):
         raise InputError(f"setting 'components' is {config.components}; expected at most {given}, the training images")
+    if config.whitening and (further := given - len(counts)) < (config.components or 0):
+        raise InputError(
+            f"setting 'whitening' is {config.whitening}, but classes have {further} images beyond their first; "
+            f"expected at least {config.components}, the components"
+        )
     return images
 
 
@@ -190,26 +194,34 @@ def _find_projection(config: PretrainConfig, folder: Path, pool: ClassPool, devi
     """Give a trained extractor the projection that its configuration asks for, or none."""
     tensors, numbers = load_tensors(folder / EXTRACTOR)
     there = tensors.pop("projection", None)
-    wanted = config.components and [config.components, config.views, *([config.whitening] if config.whitening else [])]
+    wanted = projection_settings(config)
     if (numbers.get(PROJECTION) if there is not None else None) == wanted:
         return
     if config.components:
         model = build_classifier(replace(config, **ALL_FEATURES), 1)
         model.extractor.load_state_dict(tensors)
         extract = evaluated(model.requires_grad_(False).to(chosen_device(device)))
-        features, classes = _some_features(pool, extract)
+        images = int(pool.class_counts.sum())
+        features, _ = _features_at(_spread(images, PROJECTION_IMAGES), pool, extract)
         projection = principal_projection(features, config.components)
-        if config.whitening:
+        if config.whitening:  # of neighbours, which are mostly of one class
+            first = _spread(images - 1, PROJECTION_IMAGES // 2)
+            features, classes = _features_at(np.union1d(first, first + 1), pool, extract)
             projection = projection @ within_class_whitening(features @ projection, classes, config.whitening)
         tensors["projection"] = projection
     save_tensors(folder / EXTRACTOR, tensors, numbers | {PROJECTION: wanted})
 
 
-def _some_features(pool: ClassPool, extract: Extract) -> tuple[Float[Tensor, "image feature"], Int[Tensor, " image"]]:
-    """Features and classes of images all over a pool: neighbours, mostly two of a class, so that both are known."""
-    images = int(pool.class_counts.sum())
-    first = np.linspace(0, images - 2, min(images, PROJECTION_IMAGES // 2)).astype(int)
-    rows, features, classes = np.union1d(first, first + 1), [], []
+def _spread(images: int, most: int) -> Int[np.ndarray, " row"]:
+    """Places all over a pool of images."""
+    return np.linspace(0, images - 1, min(images, most)).astype(int)
+
+
+def _features_at(
+    rows: Int[np.ndarray, " row"], pool: ClassPool, extract: Extract
+) -> tuple[Float[Tensor, "row feature"], Int[Tensor, " row"]]:
+    """Features and classes of images by their place in a pool."""
+    features, classes = [], []
     for part in np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool))):
         vectors, known = pool.at(part)
         features.append(extract(vectors).float().cpu())

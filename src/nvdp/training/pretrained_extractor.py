@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nvdp.data.features import Extract, concatenated, extractor_folders
 from nvdp.errors import InputError
@@ -15,6 +16,7 @@ from nvdp.training.pretraining_model import PretrainedClassifier, build_classifi
 from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
+PROJECTION = "projection"  # of an extractor's numbers: the settings that its projection was found for
 
 
 def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
@@ -57,7 +59,13 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
     config = PretrainConfig.load(folder / CONFIG)
     if not (folder / EXTRACTOR).exists():
         raise InputError(f"{folder} has no {EXTRACTOR} yet: its training has not ended; --resume it first")
-    tensors, _ = load_tensors(folder / EXTRACTOR)
+    tensors, numbers = load_tensors(folder / EXTRACTOR)
+    if (found := numbers.get(PROJECTION)) != (wanted := projection_settings(config)):
+        told = [", ".join(map(str, each or ["none"])) for each in (found, wanted)]
+        raise InputError(
+            f"{folder / EXTRACTOR} has components, views and whitening of {told[0]}; its configuration asks for "
+            f"{told[1]}: `nvdp pretrain … --resume` makes them"
+        )
     model = build_classifier(config, 1)
     try:
         model.extractor.load_state_dict(tensors)
@@ -67,6 +75,13 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
             f"{folder / EXTRACTOR} does not fit its configuration ({reason}); `nvdp pretrain … --resume` may mend it"
         ) from None
     return config, model, checksum(tensors, "extractor" if config.views == "image" else f"extractor {config.views}")
+
+
+def projection_settings(config: PretrainConfig) -> list[Any] | None:
+    """What a projection depends on: components, views and, if there is any, whitening; None without components."""
+    if config.components is None:
+        return None
+    return [config.components, config.views, *([config.whitening] if config.whitening else [])]
 
 
 def join_extractor(run: Path, out: Path) -> None:
