@@ -227,10 +227,12 @@ def fewshot_tables(results: Results) -> str:
                 blocks.append(f"Not run: {', '.join(missing)}.")
             if any("extractor" in row["evaluation"] for row in rows.values()):
                 raise InputError(f"rows of {setting.paper} are of an earlier version; run them all again")
-            used = [_features_used(row["evaluation"]) for row in rows.values()]
-            if any(row != used[0] for row in used):
+            used = {
+                (row["config"]["episodes"].get("features"), _features_used(row["evaluation"])) for row in rows.values()
+            }
+            if len(used) > 1:
                 raise InputError(f"rows of {setting.paper} have features of different extractors; run them all again")
-            blocks += used[:1] if used[0] else []
+            blocks += [text for _, text in used if text]
     return "\n\n".join(blocks)
 
 
