@@ -3,7 +3,7 @@
 python benchmarks/views.py omniglot-fewshot miniimagenet --ways 20 5 --json results/bench/views.json
 
 The extractors are those that `nvdp reproduce table3` leaves in the cache. Scored are all features of the first one for
-single views, their means over its views, its whitened components, which table 3 uses, and those of the first two,
+single views, their means over its views, its components, which table 3 uses, and those of the first two,
 three … extractors, concatenated. Rows of other tasks that the file holds are kept.
 """
 
@@ -69,7 +69,7 @@ def row(task: str, way: int) -> dict[str, Any]:
     pools = {
         "single views": feature_pool(images, all_features(first, views="image")),
         "means over views": feature_pool(images, all_features(first)),
-        "their components, whitened": CachedFeatures(source, names[0]).split("validation"),
+        "their components": CachedFeatures(source, names[0]).split("validation"),
     }
     for count in range(2, len(names) + 1):
         pools[f"{count} extractors"] = CachedFeatures(source, ",".join(names[:count])).split("validation")

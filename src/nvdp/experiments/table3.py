@@ -80,7 +80,7 @@ EXTRACTOR_STEPS: dict[str, dict[str, tuple[int, ...]]] = {
 }
 # Omniglot's three extractors give 96 components each: 288 features, close to the paper's 256.
 EXTRACTOR_SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
-    ("cpu", "omniglot-fewshot"): {"views": "warped", "components": 96, "whitening": 0.5},
+    ("cpu", "omniglot-fewshot"): {"views": "warped", "components": 96},
     ("cpu", "miniimagenet"): {"extractor": "conv5-wide", "components": 96, "whitening": 0.3},
 }
 
