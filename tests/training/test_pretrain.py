@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from torch.nn import functional as F
 
@@ -34,19 +33,8 @@ QUIET = {"threads": 1, "device": "cpu", "said": lambda line: None}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Thirty classes of 18 pictures: a class is a direction of stripes and their width, under noise."""
-    root, random = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
-    row, column = np.mgrid[:16, :16]
-    for c in range(40):
-        (root / f"c{c:02d}").mkdir()
-        angle, width = np.pi * c / 40, 0.6 + 0.5 * (c % 3)
-        for k in range(18):
-            phase = random.uniform(0, 2 * np.pi)
-            wave = np.sin(width * (np.cos(angle) * row + np.sin(angle) * column) + phase)
-            pixels = 128 + 90 * wave + random.normal(0, 15, wave.shape)
-            Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(root / f"c{c:02d}" / f"{k:02d}.png")
-    return root
+def folder(class_folder):
+    return class_folder
 
 
 @pytest.fixture(autouse=True)
@@ -373,44 +361,6 @@ def test_episodes_need_images_enough(folder, tmp_path):
     with pytest.raises(InputError, match=r"'per_class' is 19, but class '.*' has 18 training images"):
         pretrain(config(folder, objective="episodes", per_class=19, batch=64), tmp_path / "out", **QUIET)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("model", "components", "whitening"), [("nvdp", None, 0.0), ("nvdp", 7, 0.5), ("versa", None, 0.0), ("cnp", 5, 0.0)]
-)
-def test_a_joined_run_answers_for_images_as_the_run_on_features_does_for_features(
-    folder, tmp_path, model, components, whitening
-):
-    made = config(folder, components=components, whitening=whitening)
-    pretrain(made, tmp_path / "extractor", **QUIET)
-    features = str(tmp_path / "extractor")
-    on_features = preset_config(
-        made.task, model, "quick", way=3, shot=2, queries=4, data=made.data, features=features, steps=2, warmup_steps=0
-    )
-    start_run(tmp_path / "run", on_features, resume=False)
-    head = build_model(on_features.model).eval()
-    save_model(tmp_path / "run", head, 2)
-    join_extractor(tmp_path / "run", tmp_path / "whole")
-    joined, whole, step = load_any_run(tmp_path / "whole")
-    assert (joined.episodes.regime, joined.episodes.features, step) == ("joined", None, 2)
-    extract, _ = load_extractor(tmp_path / "extractor", "cpu")
-    vectors = (
-        class_source(made.task, made.data).split("test").vectors(np.arange(3), np.arange(6).repeat(3).reshape(6, 3).T)
-    )
-    support, labels, queries = (
-        vectors[:, :2].flatten(0, 1),
-        torch.arange(3).repeat_interleave(2),
-        vectors[:, 2:].flatten(0, 1),
-    )
-    by_features = head.adapt(extract(support), labels).predict(extract(queries))
-    by_images = whole.adapt(support, labels).predict(queries)
-    assert torch.allclose(by_features.probabilities, by_images.probabilities, atol=1e-5)
-    with pytest.raises(InputError, match="already holds a run"):
-        join_extractor(tmp_path / "run", tmp_path / "whole")
-    with pytest.raises(InputError, match="was trained on images, so it has its extractor already"):
-        join_extractor(tmp_path / "whole", tmp_path / "again")
-    with pytest.raises(InputError, match="holds a model and no checkpoint to resume from"):
-        start_run(tmp_path / "whole", joined, resume=True)
 
 
 def test_settings_of_a_time_between_versions_are_read_where_they_changed_nothing(folder, tmp_path):

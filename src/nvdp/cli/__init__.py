@@ -33,6 +33,7 @@ MODULES = (
     "store",
     "export",
     "train",
+    "pretrain",
     "evaluate",
     "runs",
     "images",

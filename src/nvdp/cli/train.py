@@ -1,4 +1,4 @@
-"""Commands that train: a model on a family of tasks, and a feature extractor for few-shot classification."""
+"""The command that trains a model on a family of tasks."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,6 @@ from nvdp.cli import app
 from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given
 from nvdp.errors import InputError, unknown_name
 
-DEFAULT_MINUTES = 30.0  # of pretraining
 MODEL, OBJECTIVE, FEWSHOT, FOLDER, MACHINE = (
     "Model", "Objective", "Few-shot classification", "A folder of pictures", "Machine"
 )  # fmt: skip
@@ -114,6 +113,14 @@ def train(
             "commas: their features are concatenated.",
         ),
     ] = None,
+    extractor: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=FEWSHOT,
+            metavar="DIR",
+            help="Train on images, beginning with the convolutions that `nvdp pretrain` left in this folder.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(
@@ -172,11 +179,16 @@ def train(
     if pictures and task not in ("images", "folder-of-classes"):
         raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
     episodes = _episode_settings(task, way, shot, queries, features)
+    if extractor is not None:
+        _check_extractor(task, features, start)
+        extractor = str(Path(extractor).resolve()) if Path(extractor).is_dir() else extractor
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
         names = task, model or "nvdp", preset or "cpu"
-        config = preset_config(*names, variance or "learned", image_data(*names, **pictures), **episodes)
+        config = preset_config(
+            *names, variance or "learned", image_data(*names, **pictures), extractor=extractor, **episodes
+        )
         config = config if steps is None else shortened(config, steps)
     architecture = {
         "name": model,
@@ -194,7 +206,7 @@ def train(
         "seed": seed,
         "learning_rate": learning_rate,
         "objective": objective,
-        "start": str(start) if start else None,
+        "start": str(start) if start else extractor,
     }
     foreign = [name for name in given(architecture) if name not in config.model.setting_names()]
     if foreign:
@@ -232,6 +244,17 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
+def _check_extractor(task: str, features: str | None, start: Path | None) -> None:
+    """Refuse what does not go together with --extractor."""
+    from nvdp.data.episodes import FEWSHOT_TASKS
+
+    for name, value in (("features", features), ("start", start)):
+        if value is not None:
+            raise InputError(f"--extractor and --{name} exclude each other")
+    if task not in FEWSHOT_TASKS:
+        raise InputError(f"--extractor is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
+
+
 def _episode_settings(
     task: str, way: int | None, shot: int | None, queries: int | None, features: str | None
 ) -> dict[str, Any]:
@@ -248,154 +271,3 @@ def _episode_settings(
     if settings and task not in FEWSHOT_TASKS:
         raise InputError(f"--{next(iter(settings))} is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
     return settings
-
-
-@app.command(rich_help_panel=TRAINING)
-def pretrain(
-    task: Annotated[str, typer.Argument(help="omniglot-fewshot, miniimagenet or folder-of-classes.")],
-    out: Annotated[Path, typer.Option(help="Folder for the extractor and the features; new unless --resume is given.")],
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            help="How long to train; a measurement at the start of a new run turns it into steps. (default: 30)",
-            min=0.01,
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
-    extractor: Annotated[
-        str | None,
-        typer.Option(
-            help="conv4, conv5, conv5-patches, or conv5-wide: 11 times the weights of conv5-patches, for trainings of "
-            "an hour or more. (default: conv4; conv5-patches at 64 pixels or more)"
-        ),
-    ] = None,
-    head: Annotated[
-        str | None, typer.Option(help="The classifier on top, which is not kept: cosine or linear. (default: cosine)")
-    ] = None,
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What it learns from: classes, or episodes of one shot. (default: classes; omniglot-fewshot: episodes)"
-        ),
-    ] = None,
-    per_class: Annotated[
-        int | None, typer.Option(help="Episodes: images of a class in a step. (default: 4; omniglot-fewshot: 2)")
-    ] = None,
-    learning_rate: Annotated[
-        float | None, typer.Option(help="Largest step size. (default: 0.01; omniglot-fewshot: 0.02)")
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more; omniglot-fewshot: 256)"),
-    ] = None,
-    shifts: Annotated[
-        int | None, typer.Option(help="Move images by up to so many pixels. (default: 0; miniimagenet: 8)")
-    ] = None,
-    warps: Annotated[
-        float | None,
-        typer.Option(
-            help="Random affine maps: 0.2 scales by up to 20 % and turns by 15°. (default: 0; omniglot-fewshot: 0.2)"
-        ),
-    ] = None,
-    views: Annotated[
-        str | None,
-        typer.Option(
-            help="Features are means over these views: image; moved: the image and four moved copies; mirrored: moved "
-            "and the mirror image; warped: moved and six turned, scaled or sheared copies. May change with --resume; "
-            "the features are then written again. (default: moved; miniimagenet: mirrored)"
-        ),
-    ] = None,
-    components: Annotated[
-        int | None,
-        typer.Option(
-            help="Reduce features to this many principal components, so that those of several extractors together stay "
-            "few; 0: all features. May change with --resume; the features are then written again. (default: 0)"
-        ),
-    ] = None,
-    whitening: Annotated[
-        float | None,
-        typer.Option(
-            help="Needs --components: they are divided by this power of their standard deviation within training "
-            "classes, from 0 to 1. May change with --resume; the features are then written again. (default: 0)"
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and order. (default: 0)")] = None,
-    folder: Annotated[Path | None, typer.Option(help="folder-of-classes: a folder with a sub-folder a class.")] = None,
-    size: Annotated[int | None, typer.Option(help="folder-of-classes: rows and columns. (default: 32)")] = None,
-    channels: Annotated[
-        int | None, typer.Option(help="folder-of-classes: 1 for grey, 3 for colour. (default: as they are)")
-    ] = None,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Continue the run in --out as it was begun; write damaged features again."),
-    ] = False,
-    data_dir: DataDir = None,
-    device: Device = "auto",
-    threads: Threads = None,
-    quiet: Quiet = False,
-) -> None:
-    """Train a feature extractor on the training classes, and write the features of all images.
-
-    Few-shot classifiers are then trained on the features in minutes: nvdp train … --features DIR. Validation and test
-    classes are not used. Ctrl-C saves and stops.
-
-    Example: nvdp pretrain miniimagenet --minutes 30 --out runs/extractor
-    """
-    from nvdp.data.public.fetch import use_data_folder
-    from nvdp.data.source import DataConfig
-    from nvdp.system import use_threads
-    from nvdp.training.config import PretrainConfig
-    from nvdp.training.pretrain import pretrain as run_pretraining
-    from nvdp.training.pretrain import pretrain_config, timed
-    from nvdp.training.run_folder import CONFIG
-
-    use_data_folder(data_dir)
-    use_threads(threads)
-    if minutes is not None and steps is not None:
-        raise InputError(f"--minutes {minutes:g} and --steps {steps} exclude each other")
-    place = str(folder.resolve()) if folder else None
-    data = given({"folder": place, "size": size, "channels": channels})
-    settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
-    settings |= {"precision": precision, "objective": objective, "per_class": per_class}
-    settings |= {"extractor": extractor, "shifts": shifts, "warps": warps}
-    if data and task != "folder-of-classes":
-        raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
-    if resume and (out / CONFIG).exists():
-        config = PretrainConfig.load(out / CONFIG)
-        if config.task != task:
-            raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
-        changed = given(settings | {"views": views, "whitening": whitening}) | {"data": replace(config.data, **data)}
-        if components is not None:
-            changed["components"] = components or None
-        config = replace(config, **changed)  # refused where training would differ
-    else:
-        if not resume and (out / CONFIG).exists():
-            raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
-        settings |= {"views": views, "components": components or None, "whitening": whitening}
-        config = pretrain_config(task, DataConfig(**data), **given(settings))
-        if precision is None or steps is None:
-            config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
-        typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
-    stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
-    if stopped is not None:
-        typer.echo("stopped and saved; --resume continues", err=True)
-        raise typer.Exit(128 + stopped)
-    typer.echo(f"{config.extractor} on {task}: saved in {out}; train on it with --features {out}")
-
-
-@app.command(rich_help_panel=TRAINING)
-def join(
-    run: Annotated[Path, typer.Argument(help="The folder of a run of nvdp, versa or cnp on features.")],
-    out: Annotated[Path, typer.Option(help="New folder for the joined run.")],
-) -> None:
-    """Make of a classifier on features and its extractor one run on images, which needs no other folder.
-
-    Example: nvdp join runs/mini --out runs/mini-whole
-    """
-    from nvdp.training.pretrained_extractor import join_extractor
-
-    join_extractor(run, out)
-    typer.echo(f"joined {run} and its extractor in {out}")

@@ -17,7 +17,7 @@ from nvdp.errors import InputError, unknown_name
 from nvdp.randomness import derived_generator
 from nvdp.tasks import TaskBatch
 
-REGIMES = ("end-to-end", "features", "joined")
+REGIMES = ("end-to-end", "features", "fine-tuned", "joined")
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,9 @@ class EpisodeConfig:
     way: int = 5  # classes of an episode
     shot: int = 1  # support images of a class
     queries: int = 15  # of a class
-    regime: str = "end-to-end"  # or "features"; "joined": trained on features, then joined with their extractor
+    # "end-to-end"; "features"; "fine-tuned": end to end, beginning with the convolutions of a pretrained extractor;
+    # "joined": trained on features, then joined with their extractor
+    regime: str = "end-to-end"
     features: str | None = None  # folders of `nvdp pretrain`, or names in the cache, with commas between them
 
     def __post_init__(self) -> None:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from nvdp.errors import InputError
 from nvdp.models.base import Classifier
 from nvdp.models.config import ClassifierConfig
-from nvdp.nn.extractors import TaskNetwork
 from nvdp.nn.likelihoods import CategoricalLikelihood
+from nvdp.nn.task_network import TaskNetwork
 from nvdp.posteriors.latent import PointPosterior
 from nvdp.posteriors.prediction import ClassPrediction
 from nvdp.tasks import PointSet

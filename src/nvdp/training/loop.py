@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from nvdp.data.registry import task_source
 from nvdp.data.source import TaskSource
 from nvdp.errors import InputError
+from nvdp.models.base import FeatureClassifier
+from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import AnyModel, build_model
 from nvdp.nn.fused import engine_named
 from nvdp.nn.task_norm import TaskNorm
@@ -41,6 +43,7 @@ from nvdp.training.distributed import CPU, Numbers, ProcessGroup, SingleProcess,
 from nvdp.training.distributed import Machine as Machine
 from nvdp.training.grow import start_from
 from nvdp.training.optimizers import build_optimizer
+from nvdp.training.pretrained_extractor import start_from_extractor
 from nvdp.training.progress import StopRequest, TrainingProgress
 from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
 
@@ -94,7 +97,10 @@ class TrainingStep(nn.Module):
 def initial_model(config: RunConfig) -> AnyModel:
     """The model of a run before its first step."""
     model = build_model(config.model, config.seed)
-    if config.start is not None:
+    if config.start is not None and config.episodes is not None and config.episodes.regime == "fine-tuned":
+        assert isinstance(model, FeatureClassifier | GradientModel)
+        start_from_extractor(model, config.start)
+    elif config.start is not None:
         start_from(model, Path(config.start), config.seed)
     return model
 

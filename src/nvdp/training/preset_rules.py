@@ -216,15 +216,20 @@ RULES = (
         {"family": "few-shot", "preset": "quick", "regime": "end-to-end"},
         {"steps": 300, "tasks_per_step": 4, "warmup_steps": 20},
     ),
+    Rule({"family": "few-shot", "preset": "quick", "regime": "fine-tuned"}, {"steps": 100, "warmup_steps": 20}),
     Rule({"family": "few-shot", "preset": "quick", "regime": "features"}, {"steps": 500, "warmup_steps": 20}),
     Rule({"family": "few-shot", "preset": "cpu", "regime": "end-to-end"}, {"steps": 8_000, "warmup_steps": 200}),
     Rule({"family": "few-shot", "preset": "cpu", "regime": "features"}, {"steps": 4_000, "warmup_steps": 200}),
+    Rule({"family": "few-shot", "preset": "cpu", "regime": "fine-tuned"}, {"steps": 1_000, "warmup_steps": 100}),
+    # Smaller steps than from random weights, so that what the extractor has learned is kept.
+    Rule({"family": "few-shot", "preset": OWN, "regime": "fine-tuned"}, {"learning_rate": 2e-4}),
     Rule(
         {"family": "few-shot", "preset": OWN, "model": "nvdp"},
         model={"rates.sees": "contrast", "rates.path": "activations"},
     ),
     Rule(
-        {"family": "few-shot", "preset": OWN, "model": "nvdp", "regime": "features"}, model={"rates.sees": "directions"}
+        {"family": "few-shot", "preset": OWN, "model": "nvdp", "regime": ("features", "fine-tuned")},
+        model={"rates.sees": "directions"},
     ),
     # Gradient steps of adaptation, as in the papers of these models.
     Rule({"family": "few-shot", "fixed_classes": True}, model={"gradient.steps": 5, "gradient.rate": 0.01}),

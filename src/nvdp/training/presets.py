@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from nvdp.data.episodes import FEWSHOT_TASKS, EpisodeConfig, class_source
-from nvdp.data.features import described_features, extractor_folders, has_features
+from nvdp.data.features import described_features, extractor_folder, extractor_folders, has_features
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
 from nvdp.data.source import ANY_CONTEXT, NO_DATA, DataConfig
@@ -14,7 +14,7 @@ from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
-from nvdp.training.config import RunConfig
+from nvdp.training.config import PretrainConfig, RunConfig
 from nvdp.training.preset_rules import CONV5_SIZE, FEWSHOT_PRESETS, MEDIUM, OWN, PRESETS, RULES, SMALL, Settings
 
 
@@ -39,6 +39,7 @@ def preset_config(
     shot: int = 1,
     queries: int | None = None,
     features: str | None = None,
+    extractor: str | None = None,
     architecture: Settings | None = None,
     **changes: Any,
 ) -> RunConfig:
@@ -55,6 +56,7 @@ def preset_config(
         queries: Of few-shot tasks: images of a class to classify; None for the preset's number.
         features: Of few-shot tasks: a pretrained extractor, or several with commas between, whose cached features
             replace the images.
+        extractor: Of few-shot tasks: a pretrained extractor with whose weights the model's convolutions begin.
         architecture: Settings of the model by dotted name.
         changes: Settings of the run.
 
@@ -77,12 +79,13 @@ def preset_config(
         known = FEWSHOT_PRESETS
         if queries is None:  # features cost so little that they take 15 with any preset
             queries = 5 if preset in OWN and features is None else 15
-        regime = "end-to-end" if features is None else "features"
+        regime = "features" if features is not None else "end-to-end" if extractor is None else "fine-tuned"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
-        base = ClassifierConfig(model, way).updated(_extractor(task, data, features) | dict(architecture or {}))
-        if model == "nvdp" and preset in OWN and features is not None:  # its start needs every feature with both signs
+        shown = _extractor(task, data, features) | ({} if extractor is None else _fine_tuned(extractor, model))
+        base = ClassifierConfig(model, way).updated(shown | dict(architecture or {}))
+        if model == "nvdp" and preset in OWN and regime != "end-to-end":  # its start needs both signs of every feature
             base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
-        changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features)} | changes
+        changes = {"episodes": EpisodeConfig(way, shot, queries, regime, features), "start": extractor} | changes
     else:
         families = dict.fromkeys(IMAGE_TASKS, "image") | {kind.name: "gp" for kind in GP_TASKS}
         facts = {"kind": "regression", "family": families.get(task, task)}
@@ -167,3 +170,12 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
         "extractor.size": source.size,
         "extractor.features": width,
     }
+
+
+def _fine_tuned(extractor: str, model: str) -> dict[str, Any]:
+    """The model's input: convolutions of a pretrained extractor; models that adapt by gradients keep the last ReLU."""
+    recipe = PretrainConfig.load(extractor_folder(extractor) / "config.json")
+    shown = {"name": recipe.extractor, "features": EXTRACTORS[recipe.extractor].features(recipe.size)}
+    if not model_spec(model).fixed_classes:
+        shown |= {"last_relu": recipe.last_relu, "normalise_own": True}
+    return {f"extractor.{name}": value for name, value in shown.items()}

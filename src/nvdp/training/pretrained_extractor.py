@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nvdp.data.features import Extract, concatenated, extractor_folders
+from nvdp.data.features import Extract, concatenated, extractor_folder, extractor_folders
 from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
+from nvdp.models.gradient import GradientModel
 from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
 from nvdp.system import chosen_device
@@ -75,6 +76,25 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
             f"{folder / EXTRACTOR} does not fit its configuration ({reason}); `nvdp pretrain … --resume` may mend it"
         ) from None
     return config, model, checksum(tensors, "extractor" if config.views == "image" else f"extractor {config.views}")
+
+
+def start_from_extractor(model: FeatureClassifier | GradientModel, name: str) -> None:
+    """Give a classifier of images the convolutions of a pretrained extractor; it keeps all features.
+
+    Args:
+        model: With convolutions of the same shape.
+        name: A folder, or the name of one in the user's cache.
+    """
+    folder = extractor_folder(name)
+    config, pretrained, _ = _load(folder)
+    wanted, given = (model.config.extractor.name, model.config.extractor.channels), (config.extractor, config.channels)
+    if wanted != given:
+        raise InputError(
+            f"{folder} holds a {given[0]} for {given[1]} channels; the model has a {wanted[0]} for {wanted[1]}"
+        )
+    own = model.network if isinstance(model, GradientModel) else model.extractor
+    assert own is not None  # as the model has convolutions
+    own.load_blocks(pretrained.extractor.blocks)
 
 
 def projection_settings(config: PretrainConfig) -> list[Any] | None:
