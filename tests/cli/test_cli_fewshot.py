@@ -208,3 +208,26 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "holds an extractor of folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
     assert "other settings: seed was 0, now 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)
     assert "data.size was 16, now 32" in refusal("pretrain", TASK, "--size", 32, *again)
+
+
+def test_a_classifier_of_images_begins_with_a_pretrained_extractor(places, tmp_path):
+    begin = ["--extractor", places / "extractor", "--model", "protonet", "--out", tmp_path / "run"]
+    folder = ["--folder", places / "classes", "--size", "16"]
+    ok("train", TASK, *folder, *QUICK, *begin, "--steps", "2")
+    scores = json.loads(ok("eval", tmp_path / "run", "--tasks", "40", "--json"))
+    assert scores["regime"] == "fine-tuned"
+    assert scores["accuracy"] > 0.5  # after two steps
+    for more, words in (
+        (["--features", places / "extractor"], "--extractor and --features exclude each other"),
+        (["--start", "gp"], "--extractor and --start exclude each other"),
+    ):
+        assert words in refusal("train", TASK, *folder, *begin, *more)
+    said = refusal("train", "gp", "--extractor", places / "extractor", "--out", tmp_path / "other")
+    assert "--extractor is for omniglot-fewshot, miniimagenet, folder-of-classes; gp has no classes" in said
+
+
+def test_an_extractor_for_larger_images_is_refused_before_training(places, tmp_path):
+    folder = ["--folder", places / "classes", "--size", "16"]
+    said = refusal("pretrain", TASK, *folder, "--extractor", "conv5-wide", "--steps", "1", "--out", tmp_path / "out")
+    assert "'conv5-wide', which has no features of images of 16×16" in said
+    assert not (tmp_path / "out").exists()
