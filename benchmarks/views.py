@@ -35,7 +35,7 @@ SHOTS = (1, 5)
 
 def all_features(folder: Path, **changes: Any) -> Extract:
     """An extractor before its components, with some settings changed."""
-    config = replace(PretrainConfig.load(folder / CONFIG), components=None, whitening=0.0, **changes)
+    config = replace(PretrainConfig.load(folder / CONFIG), components=None, **changes)
     model, (tensors, _) = build_classifier(config, 1), load_tensors(folder / EXTRACTOR)
     tensors.pop("projection", None)
     model.extractor.load_state_dict(tensors)

@@ -75,13 +75,6 @@ def pretrain(
             "few; 0: all features. May change with --resume; the features are then written again. (default: 0)"
         ),
     ] = None,
-    whitening: Annotated[
-        float | None,
-        typer.Option(
-            help="Needs --components: they are divided by this power of their standard deviation within training "
-            "classes, from 0 to 1. May change with --resume; the features are then written again. (default: 0)"
-        ),
-    ] = None,
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
     ] = None,
@@ -130,14 +123,14 @@ def pretrain(
         config = PretrainConfig.load(out / CONFIG)
         if config.task != task:
             raise InputError(f"{out} holds an extractor of {config.task}; got {task}")
-        changed = given(settings | {"views": views, "whitening": whitening}) | {"data": replace(config.data, **data)}
+        changed = given(settings | {"views": views}) | {"data": replace(config.data, **data)}
         if components is not None:
             changed["components"] = components or None
         config = replace(config, **changed)  # refused where training would differ
     else:
         if not resume and (out / CONFIG).exists():
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
-        settings |= {"views": views, "components": components or None, "whitening": whitening}
+        settings |= {"views": views, "components": components or None}
         config = pretrain_config(task, DataConfig(**data), **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)

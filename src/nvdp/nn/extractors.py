@@ -203,6 +203,24 @@ class ConvBlock(nn.Module):
         return result
 
 
+def principal_projection(
+    features: Float[Tensor, "image feature"], components: int
+) -> Float[Tensor, "feature component"]:
+    """The orthonormal projection that keeps most of the squares of features at unit length.
+
+    This is principal component analysis without centring, as cosines are to be kept. The largest entry of every column
+    is positive, so that the result does not depend on the signs of an eigensolver.
+
+    >>> principal_projection(torch.tensor([[3.0, 0.1], [-2.0, 0.0], [0.0, 1.0]]), 1).round()
+    tensor([[1.],
+            [0.]])
+    """
+    unit = F.normalize(features.double(), dim=-1)
+    projection = torch.linalg.eigh(unit.mT @ unit).eigenvectors.flip(-1)[:, :components]
+    largest = projection.gather(0, projection.abs().argmax(0, keepdim=True))
+    return (projection * largest.sign()).to(features.dtype)
+
+
 class ConvExtractor(nn.Module):
     """Images to features, with channels last in memory: on a CPU 1.2 to 2.8 times as fast as channels first.
 

@@ -125,7 +125,7 @@ class RunConfig:
         return cls.from_dict(values, str(path))
 
 
-FEATURE_SETTINGS = ("views", "components", "whitening")  # matter for features alone, which are made after training
+FEATURE_SETTINGS = ("views", "components")  # matter for features alone, which are made after training
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,6 @@ class PretrainConfig:
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
     views: str = "image"  # whose features are averaged; see image_views
     components: int | None = None  # that features are reduced to by principal component analysis; None: all features
-    whitening: float = 0.0  # power of their standard deviation within classes that components are divided by
     precision: str = FULL_PRECISION  # or "bf16-mixed"
     seed: int = 0
     log_every: int = 50
@@ -191,12 +190,6 @@ class PretrainConfig:
                 f"{self.size}×{self.size}; expected conv4, or larger images"
             )
         check_components("setting 'components'", self.components, features)
-        if not 0 <= self.whitening <= 1:
-            raise InputError(f"setting 'whitening' is {self.whitening}; expected from 0 to 1")
-        if self.whitening and self.components is None:
-            raise InputError(
-                f"setting 'whitening' is {self.whitening} without 'components'; expected --components or --whitening 0"
-            )
         if self.objective == "episodes":
             self._check_episodes()
         if self.kind != EXTRACTOR_KIND:

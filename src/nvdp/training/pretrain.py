@@ -8,15 +8,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from nvdp.data.class_pools import ClassPool
 from nvdp.data.episodes import class_source
-from nvdp.data.features import Extract, images_at_once, write_features
+from nvdp.data.features import images_at_once, write_features
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
-from nvdp.nn.projections import principal_projection, within_class_whitening
+from nvdp.nn.extractors import principal_projection
 from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import FEATURE_SETTINGS, FULL_PRECISION, PRECISIONS, PretrainConfig
@@ -33,7 +32,6 @@ from nvdp.training.run_folder import CONFIG, only_process, start_run
 VALIDATION_EPISODES = 100
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
 TIMED_STEPS, FEWEST_CLASSES = 3, 2
-ALL_FEATURES: dict[str, Any] = {"components": None, "whitening": 0.0}
 PRETRAINING: dict[str, dict[str, Any]] = {
     "miniimagenet": {"flips": True, "shifts": 8},
     # Thousands of classes with few images: after two minutes episodes gave better features than classes did.
@@ -124,11 +122,6 @@ def _training_images(config: PretrainConfig) -> TrainingImages:
         raise InputError(f"setting 'per_class' is {config.per_class}, but class '{name}' has {fewest} training images")
     if (config.components or 0) > (given := int(counts.sum())):
         raise InputError(f"setting 'components' is {config.components}; expected at most {given}, the training images")
-    if config.whitening and (further := given - len(counts)) < (config.components or 0):
-        raise InputError(
-            f"setting 'whitening' is {config.whitening}, but classes have {further} images beyond their first; "
-            f"expected at least {config.components}, the components"
-        )
     return images
 
 
@@ -144,7 +137,7 @@ def _trained(
     config: PretrainConfig, folder: Path, images: TrainingImages, resume: bool, device: str, progress: bool
 ) -> tuple[Outcome, PretrainedClassifier]:
     """The classifier with all its features after its training, or after what a signal left of it."""
-    config = replace(config, **ALL_FEATURES)
+    config = replace(config, components=None)
     model = build_classifier(config, images.pool.classes)
     with Prefetch(images.batch, config.steps) as batches:
         trainer = _trainer(config, model, batches.take, chosen_device(device))
@@ -198,35 +191,15 @@ def _find_projection(config: PretrainConfig, folder: Path, pool: ClassPool, devi
     if (numbers.get(PROJECTION) if there is not None else None) == wanted:
         return
     if config.components:
-        model = build_classifier(replace(config, **ALL_FEATURES), 1)
+        model = build_classifier(replace(config, components=None), 1)
         model.extractor.load_state_dict(tensors)
         extract = evaluated(model.requires_grad_(False).to(chosen_device(device)))
         images = int(pool.class_counts.sum())
-        features, _ = _features_at(_spread(images, PROJECTION_IMAGES), pool, extract)
-        projection = principal_projection(features, config.components)
-        if config.whitening:  # of neighbours, which are mostly of one class
-            first = _spread(images - 1, PROJECTION_IMAGES // 2)
-            features, classes = _features_at(np.union1d(first, first + 1), pool, extract)
-            projection = projection @ within_class_whitening(features @ projection, classes, config.whitening)
-        tensors["projection"] = projection
+        rows = np.linspace(0, images - 1, min(images, PROJECTION_IMAGES)).astype(int)
+        parts = np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool)))
+        features = torch.cat([extract(pool.at(part)[0]).float().cpu() for part in parts])
+        tensors["projection"] = principal_projection(features, config.components)
     save_tensors(folder / EXTRACTOR, tensors, numbers | {PROJECTION: wanted})
-
-
-def _spread(images: int, most: int) -> Int[np.ndarray, " row"]:
-    """Places all over a pool of images."""
-    return np.linspace(0, images - 1, min(images, most)).astype(int)
-
-
-def _features_at(
-    rows: Int[np.ndarray, " row"], pool: ClassPool, extract: Extract
-) -> tuple[Float[Tensor, "row feature"], Int[Tensor, " row"]]:
-    """Features and classes of images by their place in a pool."""
-    features, classes = [], []
-    for part in np.split(rows, range(images_at_once(pool), len(rows), images_at_once(pool))):
-        vectors, known = pool.at(part)
-        features.append(extract(vectors).float().cpu())
-        classes.append(torch.from_numpy(known))
-    return torch.cat(features), torch.cat(classes)
 
 
 def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
@@ -248,7 +221,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     images = _training_images(config)
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
-        trial = replace(config, precision=name, **ALL_FEATURES)
+        trial = replace(config, precision=name, components=None)
         trainer = _trainer(trial, build_classifier(trial, images.pool.classes), images.batch, torch.device("cpu"))
         times = []
         for _ in range(TIMED_STEPS):

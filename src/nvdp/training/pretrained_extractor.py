@@ -64,7 +64,7 @@ def _load(folder: Path) -> tuple[PretrainConfig, PretrainedClassifier, str]:
     if (found := numbers.get(PROJECTION)) != (wanted := projection_settings(config)):
         told = [", ".join(map(str, each or ["none"])) for each in (found, wanted)]
         raise InputError(
-            f"{folder / EXTRACTOR} has components, views and whitening of {told[0]}; its configuration asks for "
+            f"{folder / EXTRACTOR} has components and views of {told[0]}; its configuration asks for "
             f"{told[1]}: `nvdp pretrain … --resume` makes them"
         )
     model = build_classifier(config, 1)
@@ -98,10 +98,8 @@ def start_from_extractor(model: FeatureClassifier | GradientModel, name: str) ->
 
 
 def projection_settings(config: PretrainConfig) -> list[Any] | None:
-    """What a projection depends on: components, views and, if there is any, whitening; None without components."""
-    if config.components is None:
-        return None
-    return [config.components, config.views, *([config.whitening] if config.whitening else [])]
+    """What a projection depends on: components and views; None without components."""
+    return None if config.components is None else [config.components, config.views]
 
 
 def join_extractor(run: Path, out: Path) -> None:
