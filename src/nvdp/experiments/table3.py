@@ -61,14 +61,16 @@ EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
 GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
 SET_STEPS = (1_500, 800)
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
-# Steps on features, chosen on validation classes. On Omniglot all of them in 20-way 1-shot episodes, of two or three
-# numbers (benchmarks/fewshot_steps.py); of equal accuracies the one with the lower calibration error. On miniImageNet
-# NVDP's of 8, 30 and 100, those of cnp, versa and the nearest neighbours of 300 and 1,500; the others take one or two
-# minutes and were not chosen.
+# Steps on features, chosen on validation classes: on Omniglot in 20-way 1-shot episodes, of two or three numbers
+# (benchmarks/fewshot_steps.py), of equal accuracies the one with the lower calibration error; on miniImageNet in 5-way
+# 1-shot episodes, NVDP's of 8, 30 and 100, of the nearest neighbours, cnp and versa of 100, 300 and 1,500, of maml and
+# meta-sgd of 100 and 500.
 FEATURE_STEPS = {
     "omniglot-fewshot": dict.fromkeys(("nvdp", "protonet", "maml", "meta-sgd", "meta-dropout"), 300)
     | {PAPER_RATES: 500},
-    "miniimagenet": {"nvdp": 8, PAPER_RATES: 500, "cnp": 300, "maml": 500, "meta-sgd": 500, "meta-dropout": 500},
+    "miniimagenet": {"nvdp": 8, "cnp": 300, "versa": 300}
+    | dict.fromkeys(("matching", "protonet", "meta-sgd"), 100)
+    | dict.fromkeys(("maml", "meta-dropout", PAPER_RATES), 500),
 }
 OTHER_FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
