@@ -28,8 +28,8 @@ def pretrain(
     extractor: Annotated[
         str | None,
         typer.Option(
-            help="conv4, conv5, conv5-patches, or conv5-wide: 11 times the weights of conv5-patches, for trainings of "
-            "an hour or more. (default: conv4; conv5-patches at 64 pixels or more)"
+            help="conv4, conv5, conv5-patches, or conv5-wide: 11 times the weights of conv5-patches. "
+            "(default: conv4; conv5-patches at 64 pixels or more)"
         ),
     ] = None,
     head: Annotated[
