@@ -1,5 +1,6 @@
 """Classifiers of images with the convolutions of a pretrained extractor: trained further, or joined as they are."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,6 +81,8 @@ def test_an_extractor_for_other_images_is_refused(extractor, data, tmp_path):
     config = fine_tuned("cnp", extractor, data, architecture={"extractor.channels": 3})
     with pytest.raises(InputError, match="holds a conv4 for 1 channels; the model has a conv4 for 3"):
         initial_model(config)
+    with pytest.raises(InputError, match="the regime fine-tuned is given no start; expected a pretrained extractor"):
+        replace(fine_tuned("cnp", extractor, data), start=None)
     with pytest.raises(InputError, match="absent"):
         fine_tuned("cnp", str(tmp_path / "absent"), data)
 

@@ -278,8 +278,10 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
     """NVDP's classifier, one change at a time, and other methods, on the features of the first extractor of table 3."""
     steps = {"quick": 20, "cpu": 300, "paper": 50_000}[budget]
     episodes = {"quick": 20, "cpu": 600, "paper": 600}[budget]
-    extractors = [] if budget == "paper" else list(extractors_of(FEWSHOT_TASK, budget).items())[:1]
-    features, given = next(((name, {"extractor.features": recipe.features}) for name, recipe in extractors), (None, {}))
+    features, given = None, {}
+    if budget != "paper":
+        features, recipe = next(iter(extractors_of(FEWSHOT_TASK, budget).items()))
+        given = {"extractor.features": recipe.features}
 
     def config(model: str, architecture: dict[str, Any] | None = None, **changes: Any) -> RunConfig:
         preset = {"steps": steps, "warmup_steps": steps // 10, "tasks_per_step": 4} | changes

@@ -74,7 +74,7 @@ FEATURE_STEPS = {
 }
 OTHER_FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
-# Steps of every extractor of a task; cpu: some 40 minutes of a core for each of Omniglot, 80 for each of miniImageNet.
+# Steps of every extractor of a task; cpu: some 40 minutes of a core for each of Omniglot, 95 for each of miniImageNet.
 EXTRACTOR_STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "quick": {"omniglot-fewshot": (10,), "miniimagenet": (2,)},
     "cpu": {"omniglot-fewshot": (7_000, 9_000, 9_000), "miniimagenet": (12_000, 12_000)},

@@ -70,6 +70,8 @@ class RunConfig:
         if (expected := self.task in FEWSHOT_TASKS) != (self.episodes is not None):
             words = ("no", "some") if expected else ("some", "none")
             raise InputError(f"the task {self.task} is given {words[0]} settings of episodes; expected {words[1]}")
+        if self.episodes is not None and self.episodes.regime == "fine-tuned" and self.start is None:
+            raise InputError("the regime fine-tuned is given no start; expected a pretrained extractor: --extractor")
         if self.objective not in OBJECTIVES:
             raise unknown_name("objective", self.objective, OBJECTIVES)
         if self.optimizer not in OPTIMIZERS:

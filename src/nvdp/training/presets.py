@@ -16,6 +16,7 @@ from nvdp.nn.extractors import EXTRACTORS
 from nvdp.objectives import KLScale
 from nvdp.training.config import PretrainConfig, RunConfig
 from nvdp.training.preset_rules import CONV5_SIZE, FEWSHOT_PRESETS, MEDIUM, OWN, PRESETS, RULES, SMALL, Settings
+from nvdp.training.run_folder import CONFIG
 
 
 def image_data(task: str, model: str, preset: str, **pictures: Any) -> DataConfig:
@@ -174,7 +175,7 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
 
 def _fine_tuned(extractor: str, model: str) -> dict[str, Any]:
     """The model's input: convolutions of a pretrained extractor; models that adapt by gradients keep the last ReLU."""
-    recipe = PretrainConfig.load(extractor_folder(extractor) / "config.json")
+    recipe = PretrainConfig.load(extractor_folder(extractor) / CONFIG)
     shown = {"name": recipe.extractor, "features": EXTRACTORS[recipe.extractor].features(recipe.size)}
     if not model_spec(model).fixed_classes:
         shown |= {"last_relu": recipe.last_relu, "normalise_own": True}
