@@ -60,6 +60,20 @@ def pretrain(
             help="Random affine maps: 0.2 scales by up to 20 % and turns by 15°. (default: 0; omniglot-fewshot: 0.2)"
         ),
     ] = None,
+    crops: Annotated[
+        float | None,
+        typer.Option(help="Enlarge random parts of images: 0.4 leaves out up to 40 % of either side. (default: 0)"),
+    ] = None,
+    colours: Annotated[
+        float | None,
+        typer.Option(help="Change brightness, contrast and saturation at random: 0.4 by up to 40 % each. (default: 0)"),
+    ] = None,
+    turns: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of images to turn by quarters; a class in each direction is a class of its own. (default: 0)"
+        ),
+    ] = None,
     views: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +131,7 @@ def pretrain(
     settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
     settings |= {"precision": precision, "objective": objective, "per_class": per_class}
     settings |= {"extractor": extractor, "shifts": shifts, "warps": warps}
+    settings |= {"crops": crops, "colours": colours, "turns": turns}
     if data and task != "folder-of-classes":
         raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
     if resume and (out / CONFIG).exists():

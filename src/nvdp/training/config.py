@@ -156,6 +156,9 @@ class PretrainConfig:
     flips: bool = False  # mirror images at random; not for characters
     shifts: int = 0  # move images at random by up to so many pixels
     warps: float = 0.0  # how much random affine maps scale, shear, turn and move images; 0: not at all
+    crops: float = 0.0  # how much of either side random crops leave out at most; the rest is enlarged
+    colours: float = 0.0  # how much brightness, contrast and saturation change at random
+    turns: float = 0.0  # share of images to turn by quarters; a class in each direction is a class of its own
     views: str = "image"  # whose features are averaged; see image_views
     components: int | None = None  # that features are reduced to by principal component analysis; None: all features
     precision: str = FULL_PRECISION  # or "bf16-mixed"
@@ -185,6 +188,9 @@ class PretrainConfig:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:
             raise InputError(f"setting 'warps' is {self.warps}; expected from 0 to {MOST_WARPS}")
+        for name in ("crops", "colours", "turns"):
+            if not 0 <= (value := getattr(self, name)) < 1:
+                raise InputError(f"setting '{name}' is {value}; expected from 0 to less than 1")
         features = EXTRACTORS[self.extractor].features(self.size)
         if features < 1:
             raise InputError(
@@ -200,6 +206,8 @@ class PretrainConfig:
     def _check_episodes(self) -> None:
         if self.head != "cosine":
             raise InputError(f"setting 'head' is '{self.head}', but episodes have no head; expected cosine")
+        if self.turns:
+            raise InputError(f"setting 'turns' is {self.turns}, but turns are for the objective classes; expected 0")
         most = max(2, self.batch // 2)
         if not 2 <= self.per_class <= self.batch // 2:
             raise InputError(

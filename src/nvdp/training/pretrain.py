@@ -138,7 +138,7 @@ def _trained(
 ) -> tuple[Outcome, PretrainedClassifier]:
     """The classifier with all its features after its training, or after what a signal left of it."""
     config = replace(config, components=None)
-    model = build_classifier(config, images.pool.classes)
+    model = build_classifier(config, images.told_apart.classes)
     with Prefetch(images.batch, config.steps) as batches:
         trainer = _trainer(config, model, batches.take, chosen_device(device))
         return train_in_folder(trainer, folder, resume, progress, f"{config.extractor} on {config.task}"), model
@@ -222,7 +222,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name, components=None)
-        trainer = _trainer(trial, build_classifier(trial, images.pool.classes), images.batch, torch.device("cpu"))
+        trainer = _trainer(trial, build_classifier(trial, images.told_apart.classes), images.batch, torch.device("cpu"))
         times = []
         for _ in range(TIMED_STEPS):
             began = time.monotonic()

@@ -1,6 +1,6 @@
 """The images that an extractor learns from: in an order of their own for each epoch, or as episodes, and augmented."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -8,13 +8,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
-from nvdp.data.class_pools import ClassPool
+from nvdp.data.class_pools import QUARTER_TURNS, ClassPool
 from nvdp.nn.views import affine
 from nvdp.randomness import derived_generator, derived_seed
 from nvdp.training.config import PretrainConfig
 
 # Largest affine maps of a warp of 1: radians, shear, and moves in halves of an image; scales change by ±1.
 LARGEST_TURN, LARGEST_SHEAR, LARGEST_MOVE = 1.3, 1.5, 0.75
+GREY = (0.299, 0.587, 0.114)  # how bright red, green and blue look
 Batch = tuple[Float[Tensor, "image vector"], Int[Tensor, " image"]]  # images as rows, and their classes
 
 
@@ -47,6 +48,28 @@ def warped(
     return affine(images, torch.stack(rows, 1))
 
 
+def cropped(
+    images: Float[Tensor, "image channel row column"], most: float, generator: torch.Generator
+) -> Float[Tensor, "image channel row column"]:
+    """Parts of images at random places, enlarged to the whole; a part has from `1 - most` to 1 of either side."""
+    sides = 1 - most * torch.rand(len(images), 2, generator=generator)
+    centres = (1 - sides) * (2 * torch.rand(len(images), 2, generator=generator) - 1)
+    return affine(images, torch.cat([torch.diag_embed(sides), centres[..., None]], -1))
+
+
+def recoloured(
+    images: Float[Tensor, "image channel row column"], most: float, generator: torch.Generator
+) -> Float[Tensor, "image channel row column"]:
+    """Images whose brightness, contrast and saturation change by factors of their own from `1 - most` to `1 + most`."""
+    factors = 1 + most * (2 * torch.rand(3, len(images), 1, 1, 1, generator=generator) - 1)
+    brighter = images * factors[0]
+    contrasted = torch.lerp(brighter.mean((1, 2, 3), keepdim=True), brighter, factors[1])
+    if images.shape[1] == len(GREY):
+        grey = torch.einsum("ncij,c->nij", contrasted, images.new_tensor(GREY))[:, None]
+        contrasted = torch.lerp(grey, contrasted, factors[2])
+    return contrasted.clamp(0, 1)
+
+
 @dataclass(frozen=True)
 class TrainingImages:
     """All images of the training classes in an order that each epoch shuffles anew, or episodes of them."""
@@ -62,11 +85,20 @@ class TrainingImages:
         if config.flips:
             flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
             images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+        if config.crops:
+            images = cropped(images, config.crops, derived_generator(config.seed, "crops", step))
+        if config.colours:
+            images = recoloured(images, config.colours, derived_generator(config.seed, "colours", step))
         if config.warps:
             images = warped(images, config.warps, generator)
         if config.shifts:
             images = shifted(images, config.shifts, generator)
         return images.flatten(1), classes
+
+    @property
+    def told_apart(self) -> ClassPool:
+        """The training classes, with `turns` in all four directions."""
+        return replace(self.pool, turned=True) if self.config.turns else self.pool
 
     def _episode(self, step: int) -> Batch:
         """Images of some classes, `per_class` of each one after another."""
@@ -78,9 +110,15 @@ class TrainingImages:
         return pool.vectors(classes, places).flatten(0, 1), torch.from_numpy(np.repeat(classes, config.per_class))
 
     def _plain(self, step: int) -> Batch:
-        counts = self.pool.class_counts
-        size = min(self.config.batch, int(counts.sum()))
-        epoch, place = divmod(step, int(counts.sum()) // size)
-        order = torch.randperm(int(counts.sum()), generator=derived_generator(self.config.seed, "epoch", epoch))
-        vectors, classes = self.pool.at(order[place * size : (place + 1) * size].numpy())
+        config, pool = self.config, self.told_apart
+        images = int(self.pool.counts.sum() if config.turns else self.pool.class_counts.sum())
+        size = min(config.batch, images)
+        epoch, place = divmod(step, images // size)
+        order = torch.randperm(images, generator=derived_generator(config.seed, "epoch", epoch))
+        rows = order[place * size : (place + 1) * size]
+        if config.turns:
+            generator = derived_generator(config.seed, "turns", step)
+            turned = torch.rand(size, generator=generator) < config.turns
+            rows = rows + images * torch.randint(1, QUARTER_TURNS, (size,), generator=generator) * turned
+        vectors, classes = pool.at(rows.numpy())
         return vectors, torch.from_numpy(classes)
