@@ -1,6 +1,6 @@
 """How many steps serve the few-shot classifiers of table 3 best on features: accuracy on validation classes.
 
-python benchmarks/fewshot_steps.py omniglot-20w1s --json results/bench/fewshot-steps.json
+python benchmarks/fewshot_steps.py miniimagenet-5w1s --json results/bench/fewshot-steps.json
 
 A column is named as its runs are. Its extractors are those that `nvdp reproduce table3` leaves in the cache. Every row
 of the column is trained anew for each number of steps and scored on the same episodes. Rows of other columns that the
@@ -22,11 +22,14 @@ from nvdp.training.distributed import Machine
 from nvdp.training.loop import train
 from nvdp.training.presets import preset_config
 
-EPISODES = 100
+EPISODES = {"omniglot-fewshot": 100, "miniimagenet": 400}
 WARMUP = preset_config("omniglot-fewshot", "nvdp", "cpu").warmup_steps
 # A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
-STEPS = {"nvdp": (30, 100, 300), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000))
-OTHER_STEPS = (300, 1_500)
+STEPS: dict[str, dict[str, tuple[int, ...]]] = {
+    "omniglot-fewshot": {"nvdp": (30, 100, 300), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000)),
+    "miniimagenet": {"nvdp": (8, 30, 100), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (100, 500)),
+}
+OTHER_STEPS = {"omniglot-fewshot": (300, 1_500), "miniimagenet": (100, 300, 1_500)}
 
 
 def scored(run: PlannedRun, steps: int) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def scored(run: PlannedRun, steps: int) -> dict[str, Any]:
     config = replace(run.config, steps=steps, warmup_steps=min(WARMUP, steps // 4))  # as table 3 would have it
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(config, Path(folder) / "run", machine=Machine("cpu", threads=1))
-        evaluation = evaluate_run(Path(folder) / "run", EPISODES, split="validation", device="cpu")
+        evaluation = evaluate_run(Path(folder) / "run", EPISODES[config.task], split="validation", device="cpu")
     without = evaluation.get("without_sampling", evaluation)
     return {
         "steps": steps,
@@ -58,8 +61,9 @@ def main() -> None:
     kept = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
     for row in options.only:
         run = runs[f"{row}-{options.column}-features"]
-        for steps in STEPS.get(row, OTHER_STEPS):
-            made = {"column": options.column, "row": row, "episodes": EPISODES, **scored(run, steps)}
+        task = run.config.task
+        for steps in STEPS[task].get(row, OTHER_STEPS[task]):
+            made = {"column": options.column, "row": row, "episodes": EPISODES[task], **scored(run, steps)}
             print(json.dumps(made), flush=True)
             named = made["column"], made["row"], made["steps"]
             kept = [each for each in kept if (each["column"], each["row"], each["steps"]) != named] + [made]

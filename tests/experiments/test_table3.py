@@ -20,9 +20,9 @@ from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
 
 
-def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end_to_end():
+def test_the_cpu_budget_has_every_column_on_features_and_omniglot_in_the_other_regimes():
     runs = plan("cpu")
-    assert len({run.name for run in runs}) == len(runs) == 6 * 9 + 2 * 8
+    assert len({run.name for run in runs}) == len(runs) == 6 * 9 + 4 * 8
     assert all((run.tasks, run.split) == (600, "test") for run in runs)
     for run in runs:
         shape = run.config.episodes
@@ -37,6 +37,7 @@ def test_the_cpu_budget_has_every_method_and_column_on_features_and_omniglot_end
         assert run.config.model.extractor.features == (of_extractors if shape.regime == "features" else 256)
         if shape.regime == "features" and run.name.startswith("nvdp-") and PAPER_RATES not in run.name:
             assert run.config.steps == (300 if run.config.task == "omniglot-fewshot" else 8)
+        assert run.config.start == (next(iter(extractors_of(run.config.task, "cpu"))) if "tuned" in run.name else None)
         assert RunConfig.from_dict(json.loads(run.config.to_json())) == run.config
     assert {regimes_of(setting, "paper") for setting in SETTINGS} == {("end-to-end",)}
     assert len(plan("paper")) == 48
@@ -63,7 +64,12 @@ def test_only_the_extractors_of_the_chosen_runs_are_pretrained(monkeypatch):
         [(name, recipe.seed) for name, recipe in extractors_of(task, "cpu").items()]
         for task in ("omniglot-fewshot", "miniimagenet")
     )
-    for only, expected in (("omniglot-20w", omniglot), ("end-to-end", []), (None, omniglot + mini)):
+    for only, expected in (
+        ("omniglot-20w", omniglot),
+        ("end-to-end", []),
+        ("fine-tuned", omniglot[:1]),
+        (None, omniglot + mini),
+    ):
         made.clear()
         table3.prepare(selected(plan("cpu"), only), "cpu", "cpu")
         assert made == expected
@@ -113,7 +119,7 @@ def test_the_page_keeps_the_regimes_apart_and_prints_the_papers_numbers(tmp_path
     renamed["config"]["episodes"]["features"] = "another"
     for row in (other, renamed):
         place.write_text(json.dumps(row))
-        with pytest.raises(InputError, match="MiniImageNet 5-way 5-shot have features of different extractors"):
+        with pytest.raises(InputError, match="MiniImageNet 5-way 5-shot come from different extractors"):
             results_page(tmp_path)
     place.unlink()
     # 240 images a step, 10 steps in 5 seconds; the paper's run: 80,000 steps of 16 episodes of 80 images.

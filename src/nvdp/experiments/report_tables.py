@@ -14,7 +14,7 @@ from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, paper_numbers, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
-from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, method_of, rows_of, run_name
+from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, feature_steps, method_of, rows_of, run_name
 from nvdp.training.presets import preset_config
 
 METRICS = ("LL", "RLL", "PLL")
@@ -25,7 +25,11 @@ IMAGE_SETTINGS = {  # the paper's title: set of training, set of scoring if it i
     "CelebA": ("celeba", None),
 }
 ACTIVE_SIZES = (1, 3, 5, 10, 20)  # context points shown in the table
-REGIMES = {"end-to-end": "end to end", "features": "features of pretrained extractors"}
+REGIMES = {
+    "end-to-end": "end to end",
+    "fine-tuned": "from a pretrained extractor",
+    "features": "features of pretrained extractors",
+}
 GPU_CORES = 100  # how many cores of this machine a GPU is assumed to be worth
 
 
@@ -228,27 +232,35 @@ def fewshot_tables(results: Results) -> str:
             if any("extractor" in row["evaluation"] for row in rows.values()):
                 raise InputError(f"rows of {setting.paper} are of an earlier version; run them all again")
             used = {
-                (row["config"]["episodes"].get("features"), _features_used(row["evaluation"])) for row in rows.values()
+                (
+                    row["config"]["episodes"].get("features"),
+                    row["config"].get("start"),
+                    _features_used(row["evaluation"]),
+                )
+                for row in rows.values()
             }
             if len(used) > 1:
-                raise InputError(f"rows of {setting.paper} have features of different extractors; run them all again")
-            blocks += [text for _, text in used if text]
+                raise InputError(f"rows of {setting.paper} come from different extractors; run them all again")
+            blocks += [text for *_, text in used if text]
     return "\n\n".join(blocks)
 
 
-def fewshot_steps(results: Results) -> list[dict[str, Any]]:
-    """The rows of ``benchmarks/fewshot_steps.py``."""
-    path = results.folder / "bench" / "fewshot-steps.json"
-    return json.loads(path.read_text())["rows"] if path.exists() else []
-
-
 def fewshot_steps_table(results: Results) -> str:
-    """Accuracy on validation classes by row of table 3 and number of steps."""
+    """Accuracy on validation classes by column and row of table 3 and number of steps; ✓: as in the table."""
+    path = results.folder / "bench" / "fewshot-steps.json"
+    tasks = {setting.short: setting.task for setting in SETTINGS}
     lines = [
-        [f"`{row['row']}`", f"{row['steps']:,}", _accuracy(row), f"{row['ece']:.3f}", f"{row['seconds']:.0f}"]
-        for row in fewshot_steps(results)
+        [
+            row["column"],
+            f"`{row['row']}`",
+            f"{row['steps']:,}" + " ✓" * (row["steps"] == feature_steps(tasks[row["column"]], row["row"])),
+            f"{_accuracy(row)} ({row['episodes']})",
+            f"{row['ece']:.3f}",
+            f"{row['seconds']:.0f}",
+        ]
+        for row in (json.loads(path.read_text())["rows"] if path.exists() else [])
     ]
-    return markdown_table(["row", "steps", "accuracy", "ECE", "seconds"], lines) if lines else ""
+    return markdown_table(["column", "row", "steps", "accuracy (episodes)", "ECE", "seconds"], lines) if lines else ""
 
 
 def views_table(results: Results) -> str:

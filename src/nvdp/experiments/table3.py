@@ -1,8 +1,9 @@
-"""Table 3: eight few-shot classifiers on Omniglot and miniImageNet, in two regimes with separate tables.
+"""Table 3: eight few-shot classifiers on Omniglot and miniImageNet, in three regimes with separate tables.
 
 End to end, a method trains its own extractor on episodes. On features, all methods train on the features of the same
-extractors, which were pretrained on the training classes and differ by their seed. The cpu budget trains everything on
-features, and 5-way Omniglot end to end too; the paper budget trains everything end to end.
+extractors, which were pretrained on the training classes. Fine-tuned, a method's own extractor begins as the first of
+these, and is trained further on episodes. The cpu budget trains everything on features, and 5-way Omniglot in the other
+two regimes too; the paper budget trains everything end to end.
 """
 
 import sys
@@ -60,11 +61,11 @@ EPISODES = {"quick": 20, "cpu": 600, "paper": 600}
 # step costs. Methods that adapt by gradients take fewer episodes a step, so that they can take more steps.
 GRADIENT_STEPS = {"maml": (1_600, 500), "meta-sgd": (1_300, 300), "meta-dropout": (800, 200)}  # 1-shot, 5-shot
 SET_STEPS = (1_500, 800)
+FINE_TUNED_SHARE = 0.5  # of these steps, from a pretrained extractor
+FINE_TUNED_NVDP = (300, 250)  # whose step takes longer, as its network is twice as wide as the features
 GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a step
-# Steps on features, chosen on validation classes: on Omniglot in 20-way 1-shot episodes, of two or three numbers
-# (benchmarks/fewshot_steps.py), of equal accuracies the one with the lower calibration error; on miniImageNet in 5-way
-# 1-shot episodes, NVDP's of 8, 30 and 100, of the nearest neighbours, cnp and versa of 100, 300 and 1,500, of maml and
-# meta-sgd of 100 and 500.
+# Steps on features, chosen on validation classes in 1-shot episodes, 20-way of Omniglot and 5-way of miniImageNet, of
+# the numbers in benchmarks/fewshot_steps.py; of equal accuracies the one with the lower calibration error.
 FEATURE_STEPS = {
     "omniglot-fewshot": dict.fromkeys(("nvdp", "protonet", "maml", "meta-sgd", "meta-dropout"), 300)
     | {PAPER_RATES: 500},
@@ -91,7 +92,9 @@ def regimes_of(setting: Setting, budget: str) -> tuple[str, ...]:
     """The regimes of a column in a budget."""
     if budget == "paper":
         return ("end-to-end",)
-    return ("end-to-end", "features") if setting.task == "omniglot-fewshot" and setting.way == 5 else ("features",)
+    if setting.task == "omniglot-fewshot" and setting.way == 5:
+        return ("end-to-end", "fine-tuned", "features")
+    return ("features",)
 
 
 def method_of(row: str) -> str:
@@ -124,26 +127,33 @@ def plan(budget: str) -> Sequence[PlannedRun]:
     ]
 
 
+def feature_steps(task: str, row: str) -> int:
+    """Steps of a row on features, cpu budget."""
+    return FEATURE_STEPS[task].get(row, OTHER_FEATURE_STEPS)
+
+
 def _config(row: str, setting: Setting, budget: str, regime: str) -> RunConfig:
     method = method_of(row)
     architecture: dict[str, Any] = dict(PAPER_ARCHITECTURE) if row == PAPER_RATES else {}
-    extractors = extractors_of(setting.task, budget) if regime == "features" else {}
-    if extractors:
-        architecture["extractor.features"] = sum(one.features for one in extractors.values())
-    features = ",".join(extractors) or None
     changes = _lengths(method, setting, budget, regime)
+    if regime != "end-to-end":
+        extractors = extractors_of(setting.task, budget)
+        if regime == "features":
+            architecture["extractor.features"] = sum(one.features for one in extractors.values())
+            changes["features"] = ",".join(extractors)
+        else:
+            changes["extractor"], changes["recipe"] = next(iter(extractors.items()))
     config = preset_config(
         setting.task,
         method,
         budget,
         way=setting.way,
         shot=setting.shot,
-        features=features,
         architecture=architecture,
         **changes,
     )
     if budget == "cpu" and regime == "features":
-        return shortened(config, FEATURE_STEPS[setting.task].get(row, OTHER_FEATURE_STEPS))
+        return shortened(config, feature_steps(setting.task, row))
     return config
 
 
@@ -151,10 +161,12 @@ def _lengths(method: str, setting: Setting, budget: str, regime: str) -> dict[st
     if budget == "paper":
         return {}
     if budget == "quick":
-        return {"steps": 4 if regime == "end-to-end" else 20, "tasks_per_step": 2, "warmup_steps": 0}
+        return {"steps": 20 if regime == "features" else 4, "tasks_per_step": 2, "warmup_steps": 0}
     if regime == "features":
-        return WIDE if setting.way > 5 else {}
+        return dict(WIDE) if setting.way > 5 else {}
     steps = GRADIENT_STEPS.get(method, SET_STEPS)[setting.shot > 1]
+    if regime == "fine-tuned":
+        steps = FINE_TUNED_NVDP[setting.shot > 1] if method == "nvdp" else int(FINE_TUNED_SHARE * steps)
     tasks = {"tasks_per_step": GRADIENT_TASKS[method]} if method in GRADIENT_TASKS else {}
     return {"steps": steps, "warmup_steps": min(100, steps // 4), **tasks}
 
@@ -174,12 +186,16 @@ def extractors_of(task: str, budget: str) -> dict[str, PretrainConfig]:
 
 def prepare(runs: Sequence[PlannedRun], budget: str, device: str) -> None:
     """Pretrain the extractors that the runs need and that do not exist yet; an interrupted one resumes."""
-    shapes = [(run.config.task, run.config.episodes) for run in runs]
-    needed = [
-        (task, name) for task, shape in shapes if shape and shape.features for name in extractor_names(shape.features)
-    ]
-    for task, name in dict.fromkeys(needed):
+    needed = dict.fromkeys((run.config.task, name) for run in runs for name in _extractors_needed(run.config))
+    for task, name in needed:
         _prepare_extractor(name, extractors_of(task, budget)[name], device)
+
+
+def _extractors_needed(config: RunConfig) -> Sequence[str]:
+    """The extractors whose features a run learns from, or with which it begins."""
+    if config.episodes is not None and config.episodes.features is not None:
+        return extractor_names(config.episodes.features)
+    return [] if config.start is None else [config.start]
 
 
 def _prepare_extractor(name: str, config: PretrainConfig, device: str) -> None:

@@ -41,6 +41,7 @@ def preset_config(
     queries: int | None = None,
     features: str | None = None,
     extractor: str | None = None,
+    recipe: PretrainConfig | None = None,
     architecture: Settings | None = None,
     **changes: Any,
 ) -> RunConfig:
@@ -58,6 +59,7 @@ def preset_config(
         features: Of few-shot tasks: a pretrained extractor, or several with commas between, whose cached features
             replace the images.
         extractor: Of few-shot tasks: a pretrained extractor with whose weights the model's convolutions begin.
+        recipe: Of that extractor; by default the one in its folder.
         architecture: Settings of the model by dotted name.
         changes: Settings of the run.
 
@@ -82,7 +84,7 @@ def preset_config(
             queries = 5 if preset in OWN and features is None else 15
         regime = "features" if features is not None else "end-to-end" if extractor is None else "fine-tuned"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
-        shown = _extractor(task, data, features) | ({} if extractor is None else _fine_tuned(extractor, model))
+        shown = _extractor(task, data, features) | ({} if extractor is None else _fine_tuned(extractor, recipe, model))
         base = ClassifierConfig(model, way).updated(shown | dict(architecture or {}))
         if model == "nvdp" and preset in OWN and regime != "end-to-end":  # its start needs both signs of every feature
             base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
@@ -173,9 +175,9 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
     }
 
 
-def _fine_tuned(extractor: str, model: str) -> dict[str, Any]:
+def _fine_tuned(extractor: str, recipe: PretrainConfig | None, model: str) -> dict[str, Any]:
     """The model's input: convolutions of a pretrained extractor; models that adapt by gradients keep the last ReLU."""
-    recipe = PretrainConfig.load(extractor_folder(extractor) / CONFIG)
+    recipe = recipe or PretrainConfig.load(extractor_folder(extractor) / CONFIG)
     shown = {"name": recipe.extractor, "features": EXTRACTORS[recipe.extractor].features(recipe.size)}
     if not model_spec(model).fixed_classes:
         shown |= {"last_relu": recipe.last_relu, "normalise_own": True}
