@@ -8,29 +8,22 @@ import warnings
 from unittest import mock
 
 import pytest
+from command_line import nvdp, refusal
 
 TINY = ["--steps", "4", "--preset", "quick", "--quiet"]
 
 
-def nvdp(*arguments, **options):
+def in_a_process(*arguments):
+    """A command as a shell starts it; most tests call it in their own process, as this one mostly imports."""
     command = [sys.executable, "-m", "nvdp", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, **options)
-
-
-def refusal(*arguments):
-    result = nvdp(*arguments)
-    assert result.returncode == 2, result
-    assert result.stdout == ""
-    assert "Traceback" not in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    return result.stderr
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "nvdp"
-    result = nvdp("train", "gp", "--model", "nvdp", "--seed", "3", "--out", folder, *TINY)
+    result = in_a_process("train", "gp", "--model", "nvdp", "--seed", "3", "--out", folder, *TINY)
     assert result.returncode == 0, result.stderr
     return folder
 
@@ -104,6 +97,13 @@ def test_resuming_a_run_that_never_began_is_the_run_without_resume(tmp_path, run
     assert result.returncode == 0, result.stderr
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
+
+
+def test_bad_input_ends_a_process_with_one_line_and_code_2(tmp_path):
+    result = in_a_process("train", "gp", "--model", "nvpd", "--out", tmp_path / "x")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert "did you mean 'nvdp'" in result.stderr
 
 
 @pytest.mark.parametrize(
