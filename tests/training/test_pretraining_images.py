@@ -3,9 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from nvdp.data.class_pools import ClassPool
+from nvdp.errors import InputError
+from nvdp.randomness import derived_generator
 from nvdp.training.config import PretrainConfig
 from nvdp.training.pretraining_images import TrainingImages, cropped, recoloured, shifted, warped
 
@@ -44,8 +47,8 @@ def test_a_crop_enlarges_a_part_within_the_image(generator):
     sides = (parts[:, -1] - parts[:, 0]) / (rows[0, 0, -2, 0] - rows[0, 0, 1, 0])
     assert 0.599 < sides.min() < 0.65
     assert 0.95 < sides.max() < 1.001
-    assert (parts > 0).all()  # nothing comes in from outside
     assert parts[:, 9].std() > 0.05  # at different places
+    assert torch.allclose(cropped(torch.ones_like(rows), 0.4, generator), torch.ones_like(rows))  # none from outside
 
 
 def test_colours_change_by_factors_and_stay_in_range(generator):
@@ -57,12 +60,41 @@ def test_colours_change_by_factors_and_stay_in_range(generator):
     assert 1.3 < brightness.max() < 1.42
     assert (changed >= 0).all()
     assert (changed <= 1).all()
-    spread = changed.std((2, 3)).mean(1) / images.std((2, 3)).mean(1) / brightness
-    assert spread.min() < 0.75
-    assert spread.max() > 1.25  # contrast
-    grey = images.mean(1, keepdim=True).expand_as(images)
-    assert torch.allclose(recoloured(grey, 0.4, generator).std(1), torch.zeros(300, 4, 4), atol=1e-6)
-    assert recoloured(images[:, :1], 0.4, generator).shape == (300, 1, 4, 4)
+    grey = images[:, :1]
+    contrast = recoloured(grey, 0.4, generator)
+    contrast = contrast.std((1, 2, 3)) / contrast.mean((1, 2, 3)) / (grey.std((1, 2, 3)) / grey.mean((1, 2, 3)))
+    assert 0.59 < contrast.min() < 0.65
+    assert 1.3 < contrast.max() < 1.41
+    flat = torch.tensor([0.5, 0.4, 0.45]).view(1, 3, 1, 1).expand(300, 3, 4, 4)  # each of its means is of one colour
+    vivid = recoloured(flat, 0.4, generator)
+    assert torch.allclose(vivid.std((2, 3)), torch.zeros(300, 3), atol=1e-6)
+    of_colour = (vivid[:, 0] - vivid[:, 1]) / vivid.mean(1) / (0.1 / 0.45)
+    assert of_colour.min() < 0.5  # saturation and contrast together: less than contrast alone reaches
+    assert of_colour.max() > 1.6
+
+
+def test_a_batch_has_the_changes_that_its_configuration_names(generator):
+    pool = ClassPool(np.random.default_rng(0).integers(0, 255, (40, 28, 28, 1), np.uint8), np.array([40]), ("a",))
+    plain = PretrainConfig("miniimagenet", "conv4", 1, 28, batch=40)
+    before = TrainingImages(pool, plain).batch(3)[0].view(40, 1, 28, 28)
+    for setting, change in (("crops", cropped), ("colours", recoloured)):
+        after = TrainingImages(pool, replace(plain, **{setting: 0.3})).batch(3)[0].view(40, 1, 28, 28)
+        assert torch.equal(after, change(before, 0.3, derived_generator(0, setting, 3)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"crops": float("nan")}, "'crops' is nan; expected from 0 to less than 1"),
+        ({"colours": 1.0}, "'colours' is 1.0"),
+        ({"turns": -0.1}, "'turns' is -0.1"),
+        ({"turns": 0.5, "objective": "episodes"}, "'turns' is 0.5, but turns are for the objective classes"),
+        ({"muon_rows": 0}, "'muon_rows' is 0"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(settings, words):
+    with pytest.raises(InputError, match=words):
+        PretrainConfig("miniimagenet", "conv4", 1, 28, **settings)
 
 
 def test_turned_images_are_classes_of_their_own():
@@ -78,3 +110,16 @@ def test_turned_images_are_classes_of_their_own():
     assert 120 < (classes >= 2).sum() < 200
     assert set(classes.tolist()) == set(range(8))
     assert (TrainingImages(pool, replace(images.config, turns=0.0)).batch(0)[1] < 2).all()
+
+
+def test_a_mirrored_image_keeps_the_direction_that_its_class_tells():
+    pixels = np.random.default_rng(0).integers(0, 255, (60, 28, 28, 1), np.uint8)
+    pool = ClassPool(pixels, np.array([60]), ("a",))
+    config = PretrainConfig("miniimagenet", "conv4", 1, 28, turns=0.8, flips=True, batch=60)
+    vectors, turns = TrainingImages(pool, config).batch(0)
+    upright = torch.stack([image.rot90(-turn) for image, turn in zip(vectors.view(60, 28, 28), turns, strict=True)])
+    given = torch.from_numpy(pixels[..., 0] / np.float32(255))
+    whole, mirrored = ((upright[:, None] == each).all((2, 3)).any(1) for each in (given, given.flip(-1)))
+    assert (whole ^ mirrored).all()
+    assert mirrored[turns % 2 == 1].any()
+    assert whole[turns % 2 == 1].any()

@@ -47,6 +47,13 @@ def pretrain(
     learning_rate: Annotated[
         float | None, typer.Option(help="Largest step size. (default: 0.01; omniglot-fewshot: 0.02)")
     ] = None,
+    muon_rows: Annotated[
+        int | None,
+        typer.Option(
+            help="Rows of a weight matrix up to which Muon moves it; wider ones take Adam's steps, without decay. "
+            "(default: 96)"
+        ),
+    ] = None,
     batch: Annotated[
         int | None,
         typer.Option(help="Images a step. (default: 128; 64 at 64 pixels or more; omniglot-fewshot: 256)"),
@@ -131,7 +138,7 @@ def pretrain(
     settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}
     settings |= {"precision": precision, "objective": objective, "per_class": per_class}
     settings |= {"extractor": extractor, "shifts": shifts, "warps": warps}
-    settings |= {"crops": crops, "colours": colours, "turns": turns}
+    settings |= {"muon_rows": muon_rows, "crops": crops, "colours": colours, "turns": turns}
     if data and task != "folder-of-classes":
         raise InputError(f"--folder, --size and --channels are for the task folder-of-classes; got {task}")
     if resume and (out / CONFIG).exists():

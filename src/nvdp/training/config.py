@@ -150,6 +150,8 @@ class PretrainConfig:
     steps: int = 10_000
     batch: int = 128
     optimizer: str = "sgd"  # or "muon"
+    # Rows of the smaller side of a matrix up to which Muon moves it; larger ones take Adam's steps, without decay.
+    muon_rows: int = 96
     learning_rate: float = 0.1
     momentum: float = 0.9  # of SGD
     weight_decay: float = 5e-4
@@ -183,7 +185,7 @@ class PretrainConfig:
         ):
             if name not in known:
                 raise unknown_name(what, name, known)
-        _check_training(self, "steps", "batch", "log_every", "checkpoint_every")
+        _check_training(self, "steps", "batch", "muon_rows", "log_every", "checkpoint_every")
         if not 0 <= self.shifts < self.size:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:

@@ -15,11 +15,12 @@ from torch.optim.adam import adam
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the iteration: steep at 0, so that few are enough
 ITERATIONS, SMALLEST, LARGEST = 5, 8, 96
+BY_GRAM = 96  # rows beyond which the iteration is one of products XXᵀ
 SCALE = 0.2  # steps of matrices are as large as Adam's usually are
 
 
 class Muon(Optimizer):
-    """Muon for matrices and convolutions over channels whose smaller side has 8 to 96 rows; Adam for the rest.
+    """Muon for matrices and convolutions over channels whose smaller side has 8 to `largest` rows; Adam for the rest.
 
     A wider matrix takes longer than it gains where steps are short. A convolution is the matrix of its outputs by all
     of its inputs.
@@ -29,7 +30,8 @@ class Muon(Optimizer):
         lr: Learning rate of both.
         momentum: Of the gradients of matrices (Nesterov).
         betas: Of Adam.
-        weight_decay: Matrices shrink by this times the learning rate in a step.
+        weight_decay: What Muon moves shrinks by this times the learning rate in a step; what Adam moves does not.
+        largest: Rows of the smaller side beyond which a matrix takes Adam's steps.
 
     >>> weight = nn.Parameter(torch.eye(8))
     >>> optimizer = Muon([weight], lr=0.1)
@@ -46,7 +48,9 @@ class Muon(Optimizer):
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
+        largest: int = LARGEST,
     ) -> None:
+        self.largest = largest
         super().__init__(params, {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": weight_decay})
 
     @torch.no_grad()
@@ -55,13 +59,19 @@ class Muon(Optimizer):
         for group in self.param_groups:
             given = [parameter for parameter in group["params"] if parameter.grad is not None]
             by_shape: dict[torch.Size, list[nn.Parameter]] = {}
-            for parameter in filter(_is_matrix, given):
+            for parameter in filter(self._takes, given):
                 by_shape.setdefault(parameter.flatten(1).shape, []).append(parameter)
             for matrices in by_shape.values():
                 for matrix in matrices if group["weight_decay"] else ():
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 self._orthogonal(matrices, group["lr"], group["momentum"])
-            self._adam([p for p in given if not _is_matrix(p)], group["lr"], group["betas"])
+            self._adam([p for p in given if not self._takes(p)], group["lr"], group["betas"])
+
+    def _takes(self, parameter: Tensor) -> bool:
+        """Whether a parameter is a matrix that takes Muon's steps."""
+        if parameter.dim() not in (2, 4) or min(parameter.shape[:2]) < SMALLEST:
+            return False
+        return min(len(parameter), parameter[0].numel()) <= self.largest
 
     def _orthogonal(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
@@ -103,18 +113,26 @@ class Muon(Optimizer):
 
 
 def polar_factors(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
-    """U Vᵀ of each matrix U S Vᵀ, roughly: singular values come out between 0.7 and 1.2."""
+    """U Vᵀ of each matrix U S Vᵀ, roughly: singular values come out between 0.7 and 1.2.
+
+    With many rows the iteration is that of A = XXᵀ alone. With the polynomial P = a + bA + cA², X ← PX and A ← PAP, as
+    P and A commute. The product of all P is multiplied with X once, at the end.
+    """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    if x.shape[1] <= BY_GRAM:
+        for _ in range(ITERATIONS):
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        return x.mT if tall else x
+    gram = x @ x.mT
+    product = torch.eye(len(gram[0]), dtype=x.dtype, device=x.device)
     for _ in range(ITERATIONS):
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        polynomial.diagonal(dim1=1, dim2=2).add_(a)
+        product = polynomial @ product
+        gram = polynomial @ gram @ polynomial
+    x = product @ x
     return x.mT if tall else x
-
-
-def _is_matrix(parameter: Tensor) -> bool:
-    if parameter.dim() not in (2, 4) or min(parameter.shape[:2]) < SMALLEST:
-        return False
-    return min(len(parameter), parameter[0].numel()) <= LARGEST

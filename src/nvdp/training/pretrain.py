@@ -154,7 +154,7 @@ def _trainer(
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     learning_rate, decay = config.learning_rate, config.weight_decay
     optimizer: torch.optim.Optimizer = (
-        Muon(trained, learning_rate, weight_decay=decay)
+        Muon(trained, learning_rate, weight_decay=decay, largest=config.muon_rows)
         if config.optimizer == "muon"
         else torch.optim.SGD(trained, learning_rate, config.momentum, weight_decay=decay, nesterov=True)
     )

@@ -53,7 +53,8 @@ def cropped(
 ) -> Float[Tensor, "image channel row column"]:
     """Parts of images at random places, enlarged to the whole; a part has from `1 - most` to 1 of either side."""
     sides = 1 - most * torch.rand(len(images), 2, generator=generator)
-    centres = (1 - sides) * (2 * torch.rand(len(images), 2, generator=generator) - 1)
+    within = 1 - 1 / images.shape[-1]  # so that no corner of a crop lies beyond the middle of an image's last pixel
+    centres = within * (1 - sides) * (2 * torch.rand(len(images), 2, generator=generator) - 1)
     return affine(images, torch.cat([torch.diag_embed(sides), centres[..., None]], -1))
 
 
@@ -84,7 +85,10 @@ class TrainingImages:
         images = vectors.view(len(vectors), config.channels, config.size, config.size)
         if config.flips:
             flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
-            images = torch.where(flip[:, None, None, None], images.flip(-1), images)
+            # Mirrored as before its turn: an image that lies on its side is turned upside down.
+            lying = classes // len(self.pool.names) % 2 == 1
+            mirrored = torch.where(lying[:, None, None, None], images.flip(-2), images.flip(-1))
+            images = torch.where(flip[:, None, None, None], mirrored, images)
         if config.crops:
             images = cropped(images, config.crops, derived_generator(config.seed, "crops", step))
         if config.colours:
