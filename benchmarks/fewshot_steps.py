@@ -3,27 +3,26 @@
 python benchmarks/fewshot_steps.py miniimagenet-5w1s --json results/bench/fewshot-steps.json
 
 A column is named as its runs are. Its extractors are those that `nvdp reproduce table3` leaves in the cache. Every row
-of the column is trained anew for each number of steps and scored on the same episodes. Rows of other columns that the
-file holds are kept.
+of the column is trained anew for each number of steps and scored on the same episodes. Other rows that the file holds
+are kept.
 """
 
 import argparse
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nvdp.errors import unknown_name
 from nvdp.evaluation.run import evaluate_run
 from nvdp.experiments.plan import PlannedRun
 from nvdp.experiments.table3 import GRADIENT_STEPS, PAPER_RATES, plan, rows_of
 from nvdp.system import use_threads, write_text
 from nvdp.training.distributed import Machine
 from nvdp.training.loop import train
-from nvdp.training.presets import preset_config
+from nvdp.training.presets import shortened
 
 EPISODES = {"omniglot-fewshot": 100, "miniimagenet": 400}
-WARMUP = preset_config("omniglot-fewshot", "nvdp", "cpu").warmup_steps
 # A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
     "omniglot-fewshot": {"nvdp": (30, 100, 300), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000)),
@@ -34,7 +33,7 @@ OTHER_STEPS = {"omniglot-fewshot": (300, 1_500), "miniimagenet": (100, 300, 1_50
 
 def scored(run: PlannedRun, steps: int) -> dict[str, Any]:
     """Accuracy of a planned run after another number of steps, and its seconds."""
-    config = replace(run.config, steps=steps, warmup_steps=min(WARMUP, steps // 4))  # as table 3 would have it
+    config = shortened(run.config, steps)
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(config, Path(folder) / "run", machine=Machine("cpu", threads=1))
         evaluation = evaluate_run(Path(folder) / "run", EPISODES[config.task], split="validation", device="cpu")
@@ -60,13 +59,14 @@ def main() -> None:
     runs = {run.name: run for run in plan("cpu")}
     kept = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
     for row in options.only:
-        run = runs[f"{row}-{options.column}-features"]
-        task = run.config.task
+        if (name := f"{row}-{options.column}-features") not in runs:
+            raise unknown_name("row of table 3", name, runs)
+        run, task = runs[name], runs[name].config.task
+        kept = [each for each in kept if (each["column"], each["row"]) != (options.column, row)]
         for steps in STEPS[task].get(row, OTHER_STEPS[task]):
-            made = {"column": options.column, "row": row, "episodes": EPISODES[task], **scored(run, steps)}
-            print(json.dumps(made), flush=True)
-            named = made["column"], made["row"], made["steps"]
-            kept = [each for each in kept if (each["column"], each["row"], each["steps"]) != named] + [made]
+            made = {"column": options.column, "row": row, "features": run.config.episodes.features}
+            kept.append(made | {"episodes": EPISODES[task], **scored(run, steps)})
+            print(json.dumps(kept[-1]), flush=True)
             if options.json:
                 write_text(options.json, json.dumps({"rows": kept}, indent=1) + "\n")
 

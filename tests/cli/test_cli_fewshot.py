@@ -202,12 +202,26 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     (tmp_path / "support" / "void").mkdir()
     assert "class 'void' has 0 support images" in refusal(*few)
     assert "exclude each other" in refusal("pretrain", TASK, *folder, "--steps", 2, "--minutes", 1, "--out", tmp_path)
+    pretrain = ["pretrain", TASK, *folder, "--quiet", "--precision", "32-true", "--out", tmp_path / "new"]
+    assert "--minutes is inf; expected a positive, finite" in refusal(*pretrain, "--minutes", "inf")
+    assert "'batch' is 1; expected at least 2" in refusal(*pretrain, "--steps", 2, "--batch", 1)
+    assert "--per-class is -7, but it is for --objective" in refusal(*pretrain, "--steps", 2, "--per-class", -7)
+    assert "cannot use the device none" in refusal(*pretrain, "--steps", 2, "--device", "none")
+    assert "'components' is 999" in refusal(*pretrain, "--steps", 2, "--components", 999)
+    assert not (tmp_path / "new").exists()
+    diverging = [*pretrain, "--batch", 8, "--steps", 3, "--learning-rate", 1e8]
+    assert "training has diverged: 'blocks." in nvdp(*diverging).stderr
+    assert not (tmp_path / "new" / "extractor.safetensors").exists()
+    others = ["train", TASK, *new, "--features", places / "extractor"]
+    assert "--size is 8; the features of" in refusal(*others, "--folder", places / "classes", "--size", 8)
+    assert f"--folder is {tmp_path}; the features of" in refusal(*others, "--folder", tmp_path)
+    assert "holds a run, not an extractor" in refusal(*train, "--extractor", places / "images")
     for command in ("info", "eval"):
         assert "holds an extractor of `nvdp pretrain`, not a model" in refusal(command, places / "extractor")
     again = ["--out", places / "extractor", "--resume", "--quiet"]
     assert "holds an extractor of folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
     assert "other settings: seed was 0, now 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)
-    assert "data.size was 16, now 32" in refusal("pretrain", TASK, "--size", 32, *again)
+    assert "32×32×1 numbers; the extractor is for 16×16×1" in refusal("pretrain", TASK, "--size", 32, *again)
 
 
 def test_a_classifier_of_images_begins_with_a_pretrained_extractor(places, tmp_path):

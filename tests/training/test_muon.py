@@ -5,7 +5,7 @@ from nvdp.training.muon import Muon, polar_factors
 
 
 def test_polar_factors_keep_the_singular_vectors_and_bring_singular_values_near_1(generator):
-    for shape in ((3, 16, 40), (2, 40, 16), (1, 8, 8)):
+    for shape in ((3, 16, 40), (2, 40, 16), (1, 8, 8), (2, 100, 300), (1, 300, 100)):
         matrices = torch.randn(shape, generator=generator)
         u, _, vt = torch.linalg.svd(matrices, full_matrices=False)
         found = polar_factors(matrices)
@@ -29,6 +29,18 @@ def test_matrices_and_1_by_1_convolutions_move_alike_and_other_parameters_as_ada
         adam.step()
     torch.testing.assert_close(matrix, kernel[..., 0, 0])
     torch.testing.assert_close(ours, adams)
+
+
+def test_wide_matrices_take_muons_steps_where_they_are_asked_to(generator):
+    weight = nn.Parameter(torch.randn(100, 120, generator=generator))
+    before = weight.detach().clone()
+    weight.grad = torch.randn(100, 120, generator=generator)
+    Muon([weight], lr=0.1, weight_decay=0.5, largest=100).step()
+    update = before * (1 - 0.1 * 0.5) - weight.detach()
+    assert torch.linalg.svdvals(update).min() > 0.5 * torch.linalg.svdvals(update).max()
+    Muon([weight], lr=0.1, weight_decay=0.5).step()  # Adam's: all numbers move as far
+    second = before * (1 - 0.1 * 0.5) - update - weight.detach()
+    torch.testing.assert_close(second.abs(), torch.full_like(second, 0.1), rtol=1e-3, atol=1e-4)
 
 
 def test_a_direction_with_a_small_gradient_moves_as_far_as_one_with_a_large_gradient():

@@ -1,5 +1,6 @@
 """Classifiers of images with the convolutions of a pretrained extractor: trained further, or joined as they are."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,7 +78,25 @@ def test_training_changes_the_convolutions_and_the_run_needs_no_other_folder(mod
     assert torch.allclose(own, first, atol=0.1)  # by small steps
 
 
+@pytest.mark.parametrize("every", [10, 1])  # killed before and after the first checkpoint
+def test_a_fine_tuned_run_goes_on_without_its_extractor(extractor, data, tmp_path, every):
+    copy = shutil.copytree(extractor, tmp_path / "extractor")
+    config = fine_tuned("protonet", str(copy), data, steps=2, warmup_steps=0, checkpoint_every=every)
+    for name in ("whole", "killed"):
+        train(config, tmp_path / name, machine=Machine("cpu", threads=1))
+    max((tmp_path / "killed" / "checkpoint").iterdir()).unlink()
+    (tmp_path / "killed" / "model.safetensors").unlink()
+    shutil.rmtree(copy)
+    train(config, tmp_path / "killed", resume=True, machine=Machine("cpu", threads=1))
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
 def test_an_extractor_for_other_images_is_refused(extractor, data, tmp_path):
+    with pytest.raises(InputError, match="pretrained on images of 16×16×1; those of folder-of-classes are 20×20×1"):
+        fine_tuned("cnp", extractor, replace(data, size=20))
+    with pytest.raises(InputError, match="exclude each other"):
+        fine_tuned("cnp", extractor, data, features=extractor)
     config = fine_tuned("cnp", extractor, data, architecture={"extractor.channels": 3})
     with pytest.raises(InputError, match="holds a conv4 for 1 channels; the model has a conv4 for 3"):
         initial_model(config)

@@ -104,7 +104,7 @@ def test_turned_images_are_classes_of_their_own():
     images = TrainingImages(pool, PretrainConfig("miniimagenet", "conv4", 1, 28, turns=0.4, batch=400))
     vectors, classes = images.batch(0)
     corners = vectors.view(400, 28, 28)[:, [0, 27, 27, 0], [0, 0, 27, 27]]  # where it is after 0, 1, 2, 3 turns
-    assert images.told_apart.classes == 8
+    assert images.labelled_pool.classes == 8
     assert torch.equal(corners.argmax(1), classes // 2)
     assert (classes % 2).sum() == 250  # every image once
     assert 120 < (classes >= 2).sum() < 200

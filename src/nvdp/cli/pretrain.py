@@ -24,7 +24,9 @@ def pretrain(
             min=0.01,
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps instead of minutes: the same on any machine.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Steps instead of minutes; with --precision the result is the same each time.")
+    ] = None,
     extractor: Annotated[
         str | None,
         typer.Option(
@@ -156,7 +158,8 @@ def pretrain(
         config = pretrain_config(task, DataConfig(**data), **given(settings))
         if precision is None or steps is None:
             config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
-        typer.echo(f"{config.steps} steps of {config.batch} images, {config.precision}", err=True)
+    if per_class is not None and config.objective != "episodes":
+        raise InputError(f"--per-class is {per_class}, but it is for --objective episodes; got {config.objective}")
     stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
     if stopped is not None:
         typer.echo("stopped and saved; --resume continues", err=True)

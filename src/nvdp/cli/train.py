@@ -178,6 +178,8 @@ def train(
     pictures = given({"folder": str(folder.resolve()) if folder else None, "size": size, "channels": channels})
     if pictures and task not in ("images", "folder-of-classes"):
         raise InputError(f"--{next(iter(pictures))} is for the tasks images and folder-of-classes; {task} takes none")
+    if features is not None:
+        _check_pictures(features, pictures)
     episodes = _episode_settings(task, way, shot, queries, features)
     if extractor is not None:
         _check_extractor(task, features, start)
@@ -253,6 +255,22 @@ def _check_extractor(task: str, features: str | None, start: Path | None) -> Non
             raise InputError(f"--extractor and --{name} exclude each other")
     if task not in FEWSHOT_TASKS:
         raise InputError(f"--extractor is for {', '.join(FEWSHOT_TASKS)}; {task} has no classes")
+
+
+def _check_pictures(features: str, pictures: dict[str, Any]) -> None:
+    """Refuse other images than those that features were made of."""
+    from nvdp.data.features import extractor_folders
+    from nvdp.training.config import PretrainConfig
+    from nvdp.training.run_folder import CONFIG
+
+    for folder in extractor_folders(features) if pictures else ():
+        if not (folder / CONFIG).exists():
+            continue  # refused in other words
+        recipe = PretrainConfig.load(folder / CONFIG)
+        made_of = {"folder": recipe.data.folder, "size": recipe.size, "channels": recipe.channels}
+        for name, value in pictures.items():
+            if value != made_of[name]:
+                raise InputError(f"--{name} is {value}; the features of {folder} are of images with {made_of[name]}")
 
 
 def _episode_settings(

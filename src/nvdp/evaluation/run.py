@@ -1,12 +1,12 @@
 """Scores of a finished run on its fixed validation set, with the exact GP's beside them where there is one."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from nvdp.data.episodes import PUBLIC_CLASS_SETS, EpisodeConfig, episode_source
-from nvdp.data.features import extractor_folders
+from nvdp.data.features import extractor_folder, extractor_folders
 from nvdp.data.registry import IMAGE_TASKS, task_source
 from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
@@ -182,10 +182,18 @@ def _episodes(
         "transductive": images and classifier.statistics == "batch",
     }
     if episodes.features is not None:
-        numbers = [load_tensors(folder / EXTRACTOR)[1] for folder in extractor_folders(episodes.features)]
-        facts["extractors"] = [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
+        facts["extractors"] = _pretraining_of(extractor_folders(episodes.features))
         facts["nearest_mean_accuracy"] = _nearest_mean_accuracy(config, episodes)
+    elif episodes.regime == "fine-tuned" and config.start is not None:
+        begun_from = extractor_folder(config.start)
+        facts["extractors"] = _pretraining_of([begun_from] if (begun_from / EXTRACTOR).exists() else [])
     return _Plan(task_source(config.task, config.data, split, episodes), facts)
+
+
+def _pretraining_of(extractors: Sequence[Path]) -> list[dict[str, Any]]:
+    """Steps and seconds of the pretraining of each extractor."""
+    numbers = [load_tensors(folder / EXTRACTOR)[1] for folder in extractors]
+    return [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
 
 
 def _nearest_mean_accuracy(config: RunConfig, episodes: EpisodeConfig) -> float | None:

@@ -22,20 +22,23 @@ from nvdp.experiments.claims import (
     tnp_table,
 )
 from nvdp.experiments.hours import drawn_points, hours_in_words, paper_length_in_words
+from nvdp.experiments.report_fewshot import (
+    choices_table,
+    cost_table,
+    extractors_in_words,
+    fewshot_steps_table,
+    fewshot_tables,
+    views_table,
+)
 from nvdp.experiments.report_tables import (
     Results,
     active_table,
     best_first,
-    choices_table,
-    cost_table,
     explained_pixels_table,
-    fewshot_steps_table,
-    fewshot_tables,
     pixel_table,
     readme_table,
     score_table,
     seeds_table,
-    views_table,
 )
 from nvdp.experiments.report_words import (
     active_in_words,
@@ -199,6 +202,8 @@ PARTS: dict[str, Part] = {
     **_table2("CelebA"),
     "table3": fewshot_tables,
     "table3.words": fewshot_in_words,
+    "table3.omniglot": lambda results: extractors_in_words(results, "omniglot-fewshot"),
+    "table3.miniimagenet": lambda results: extractors_in_words(results, "miniimagenet"),
     "table3.tasks": lambda results: _tasks(results.runs("table3").values()),
     "table3.cost": cost_table,
     "views": views_table,

@@ -8,10 +8,10 @@ from typing import Any
 from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.claims import CLEAR
 from nvdp.experiments.figure3 import EXACT
+from nvdp.experiments.report_fewshot import REGIMES
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
     METRICS,
-    REGIMES,
     Results,
     best_first,
     paired_difference,

@@ -186,6 +186,8 @@ class PretrainConfig:
             if name not in known:
                 raise unknown_name(what, name, known)
         _check_training(self, "steps", "batch", "muon_rows", "log_every", "checkpoint_every")
+        if self.batch == 1:
+            raise InputError("setting 'batch' is 1; expected at least 2, as batch norm compares images")
         if not 0 <= self.shifts < self.size:
             raise InputError(f"setting 'shifts' is {self.shifts}; expected from 0 to {self.size - 1} pixels")
         if not 0 <= self.warps <= MOST_WARPS:
@@ -230,6 +232,8 @@ class PretrainConfig:
     def load(cls, path: Path) -> Self:
         """The record of a config.json."""
         values = _read(path, "extractor")
+        if "model" in values:
+            raise InputError(f"{path.parent} holds a run, not an extractor; `nvdp pretrain` makes one")
         for name in ("mixup", "half_share"):  # of a time between two versions
             if values.pop(name, 0):
                 raise InputError(f"{path}: setting '{name}' was removed; pretrain the extractor again")

@@ -33,6 +33,7 @@ from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import (
     Checkpoint,
     checkpoint_path,
+    checkpoint_paths,
     load_newest_checkpoint,
     restore_state,
     save_checkpoint,
@@ -297,6 +298,8 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
         TrainingProgress(title, settings.steps, trainer.step, progress and processes.rank == 0) as bar,
         StopRequest(patient=processes.size > 1) as stop,
     ):
+        if checkpoint is None and isinstance(settings, RunConfig) and settings.start is not None:
+            save()  # so that the run goes on without what it began from, which may change
         for numbers in trainer.steps():
             bar.advance_to(trainer.step)
             for name, value in ({} if numbers is None else numbers | {"steps": 1.0}).items():
@@ -353,10 +356,15 @@ def train(
     source.training_batch(config.seed, 0, 1)  # refuses data that cannot be read before a folder is made
     normalised = any(isinstance(part, TaskNorm) for part in build_model(config.model).modules())
     check_shares(config.tasks_per_step, processes_of(machine), normalised)
-    if config.start is not None:
-        initial_model(config)  # refuses a start that does not fit before a folder is made
+    _first_model(config, folder, resume)  # refuses a start that does not fit before a folder is made
     prepare = partial(start_run, folder, config, resume)
     return launch(machine, prepare, _train, config, folder, resume, progress, machine)
+
+
+def _first_model(config: RunConfig, folder: Path, resume: bool) -> AnyModel:
+    """The model before its first step, or any of its shape for a run that goes on from a checkpoint."""
+    begun = resume and checkpoint_paths(folder / CHECKPOINTS)
+    return build_model(config.model, config.seed) if begun else initial_model(config)
 
 
 def _train(
@@ -366,7 +374,7 @@ def _train(
     keep_freed_memory()
     use_threads(machine.threads)
     source = task_source(config.task, config.data, episodes=config.episodes)
-    model = initial_model(config)
+    model = _first_model(config, folder, resume)
     optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
     step_module = TrainingStep(model, config.objective, config.kl, machine.engine)
     module, optimizer = processes.setup(step_module, optimizer)

@@ -9,7 +9,7 @@ from nvdp.data.features import described_features, extractor_folder, extractor_f
 from nvdp.data.images import ImageTasks
 from nvdp.data.registry import GP_TASKS, IMAGE_TASKS, task_source
 from nvdp.data.source import ANY_CONTEXT, NO_DATA, DataConfig
-from nvdp.errors import unknown_name
+from nvdp.errors import InputError, unknown_name
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import check_serves, model_spec
 from nvdp.nn.extractors import EXTRACTORS
@@ -80,11 +80,15 @@ def preset_config(
     data = image_data(task, model, preset) if data is None else data
     if task in FEWSHOT_TASKS:
         known = FEWSHOT_PRESETS
+        if features is not None and extractor is not None:
+            raise InputError(f"features of {features} and the extractor {extractor} exclude each other")
         if queries is None:  # features cost so little that they take 15 with any preset
             queries = 5 if preset in OWN and features is None else 15
         regime = "features" if features is not None else "end-to-end" if extractor is None else "fine-tuned"
         facts: dict[str, Any] = {"family": "few-shot", "way": way, "shot": shot, "regime": regime}
-        shown = _extractor(task, data, features) | ({} if extractor is None else _fine_tuned(extractor, recipe, model))
+        shown = _extractor(task, data, features) | (
+            {} if extractor is None else _fine_tuned(extractor, recipe, task, data, model)
+        )
         base = ClassifierConfig(model, way).updated(shown | dict(architecture or {}))
         if model == "nvdp" and preset in OWN and regime != "end-to-end":  # its start needs both signs of every feature
             base = base.updated({"decoder.width": max(base.decoder.width, 2 * base.extractor.features)})
@@ -175,9 +179,18 @@ def _extractor(task: str, data: DataConfig, features: str | None) -> dict[str, A
     }
 
 
-def _fine_tuned(extractor: str, recipe: PretrainConfig | None, model: str) -> dict[str, Any]:
+def _fine_tuned(
+    extractor: str, recipe: PretrainConfig | None, task: str, data: DataConfig, model: str
+) -> dict[str, Any]:
     """The model's input: convolutions of a pretrained extractor; models that adapt by gradients keep the last ReLU."""
     recipe = recipe or PretrainConfig.load(extractor_folder(extractor) / CONFIG)
+    source = class_source(task, data)
+    seen, given = ((one.size, one.size, one.channels) for one in (recipe, source))
+    if seen != given:
+        sizes = ["×".join(map(str, size)) for size in (seen, given)]
+        raise InputError(
+            f"the extractor {extractor} was pretrained on images of {sizes[0]}; those of {task} are {sizes[1]}"
+        )
     shown = {"name": recipe.extractor, "features": EXTRACTORS[recipe.extractor].features(recipe.size)}
     if not model_spec(model).fixed_classes:
         shown |= {"last_relu": recipe.last_relu, "normalise_own": True}

@@ -1,5 +1,6 @@
 """Pretraining: a feature extractor learns from the training classes; few-shot models then use its features."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -85,6 +86,7 @@ def pretrain(
     """
     keep_freed_memory()
     use_threads(threads)
+    chosen_device(device)  # refuses one that is not there before a folder is made
     if config.precision != FULL_PRECISION:
         avoid_broken_amx()
     source = class_source(config.task, config.data)
@@ -99,6 +101,7 @@ def pretrain(
             write_text(folder / CONFIG, config.to_json())
     with only_process(folder):  # again, as the lock is that of the file
         if not finished:
+            said(f"{config.steps} steps of {config.batch} images, {config.precision}")
             outcome, model = _trained(config, folder, images, resume, device, progress)
             for note in outcome.notes:
                 said(f"note: {note}")
@@ -115,6 +118,10 @@ def _training_images(config: PretrainConfig) -> TrainingImages:
     """The images of the training classes, refused where they are too few for the configuration."""
     images = TrainingImages(class_source(config.task, config.data).split("train"), config)
     counts = images.pool.class_counts
+    sides = images.pool.points.shape[1:], (config.size, config.size, config.channels)
+    if sides[0] != sides[1]:
+        sizes = ["×".join(map(str, size)) for size in sides]
+        raise InputError(f"images have {sizes[0]} numbers; the extractor is for {sizes[1]}")
     if len(counts) < FEWEST_CLASSES:
         raise InputError(f"there are {len(counts)} training classes; expected at least {FEWEST_CLASSES}")
     if config.objective == "episodes" and (fewest := int(counts.min())) < config.per_class:
@@ -138,7 +145,7 @@ def _trained(
 ) -> tuple[Outcome, PretrainedClassifier]:
     """The classifier with all its features after its training, or after what a signal left of it."""
     config = replace(config, components=None)
-    model = build_classifier(config, images.told_apart.classes)
+    model = build_classifier(config, images.labelled_pool.classes)
     with Prefetch(images.batch, config.steps) as batches:
         trainer = _trainer(config, model, batches.take, chosen_device(device))
         return train_in_folder(trainer, folder, resume, progress, f"{config.extractor} on {config.task}"), model
@@ -174,6 +181,12 @@ def _save(
     said: Callable[[str], None],
 ) -> None:
     """Write the extractor with its accuracy on validation classes."""
+    for name, tensor in model.extractor.state_dict().items():
+        if not torch.isfinite(tensor).all():
+            raise InputError(
+                f"training has diverged: '{name}' is not finite after {outcome.step} steps, so no extractor is saved "
+                f"in {folder}; try a learning rate below {config.learning_rate:g}"
+            )
     shape = one_shot_episodes(validation)
     accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
     text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"
@@ -215,6 +228,8 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     Returns:
         The configuration with both.
     """
+    if minutes is not None and not 0 < minutes < math.inf:
+        raise InputError(f"--minutes is {minutes}; expected a positive, finite number")
     keep_freed_memory()
     if precision != FULL_PRECISION:
         avoid_broken_amx()
@@ -222,7 +237,9 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name, components=None)
-        trainer = _trainer(trial, build_classifier(trial, images.told_apart.classes), images.batch, torch.device("cpu"))
+        trainer = _trainer(
+            trial, build_classifier(trial, images.labelled_pool.classes), images.batch, torch.device("cpu")
+        )
         times = []
         for _ in range(TIMED_STEPS):
             began = time.monotonic()

@@ -100,7 +100,7 @@ class TrainingImages:
         return images.flatten(1), classes
 
     @property
-    def told_apart(self) -> ClassPool:
+    def labelled_pool(self) -> ClassPool:
         """The training classes, with `turns` in all four directions."""
         return replace(self.pool, turned=True) if self.config.turns else self.pool
 
@@ -114,7 +114,7 @@ class TrainingImages:
         return pool.vectors(classes, places).flatten(0, 1), torch.from_numpy(np.repeat(classes, config.per_class))
 
     def _plain(self, step: int) -> Batch:
-        config, pool = self.config, self.told_apart
+        config, pool = self.config, self.labelled_pool
         images = int(self.pool.counts.sum() if config.turns else self.pool.class_counts.sum())
         size = min(config.batch, images)
         epoch, place = divmod(step, images // size)
