@@ -70,8 +70,8 @@ FEATURE_STEPS = {
     "omniglot-fewshot": dict.fromkeys(("nvdp", "protonet", "maml", "meta-sgd", "meta-dropout"), 300)
     | {PAPER_RATES: 500},
     "miniimagenet": dict.fromkeys(("nvdp", "matching", "protonet"), 2)
-    | dict.fromkeys(("cnp", "versa", "meta-sgd", "meta-dropout"), 100)
-    | dict.fromkeys(("maml", PAPER_RATES), 500),
+    | dict.fromkeys(("cnp", "versa", "meta-sgd", "meta-dropout", PAPER_RATES), 100)
+    | {"maml": 500},
 }
 OTHER_FEATURE_STEPS = 1_500
 WIDE = {"tasks_per_step": 2, "queries": 5}  # 20-way on features: NVDP evaluates every query once for each class
