@@ -32,6 +32,8 @@ def test_every_run_changes_what_its_name_says_and_sees_no_test_class():
 def test_the_shipped_row_is_the_classifier_of_table_3():
     (in_table,) = (run.config for run in table3_plan("cpu") if run.name == "nvdp-miniimagenet-5w1s-features")
     shipped = fewshot_choices("cpu")[0].config
-    first = in_table.episodes.features.split(",")[0]  # of two extractors
-    assert shipped.model.updated({"extractor.features": 256}) == in_table.model
+    first, *others = in_table.episodes.features.split(",")
+    assert len(others) == 2
+    wider = {"extractor.features": 3 * 128, "decoder.width": 2 * 3 * 128}  # features of three extractors
+    assert shipped.model.updated(wider) == in_table.model
     assert (shipped.kl, shipped.episodes) == (in_table.kl, replace(in_table.episodes, features=first))
