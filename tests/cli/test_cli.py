@@ -14,7 +14,7 @@ TINY = ["--steps", "4", "--preset", "quick", "--quiet"]
 
 
 def in_a_process(*arguments):
-    """A command as a shell starts it; most tests call it in their own process, as this one mostly imports."""
+    """Run `nvdp` in a process of its own. This is slow, as it imports PyTorch, so most tests call `nvdp` instead."""
     command = [sys.executable, "-m", "nvdp", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)

@@ -156,10 +156,10 @@ def pretrain(
             raise InputError(f"{out} already holds a run; add --resume to go on, or choose another --out")
         settings |= {"views": views, "components": components or None}
         config = pretrain_config(task, DataConfig(**data), **given(settings))
-        if precision is None or steps is None:
-            config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
     if per_class is not None and config.objective != "episodes":
         raise InputError(f"--per-class is {per_class}, but it is for --objective episodes; got {config.objective}")
+    if not (out / CONFIG).exists() and (precision is None or steps is None):
+        config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
     stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
     if stopped is not None:
         typer.echo("stopped and saved; --resume continues", err=True)

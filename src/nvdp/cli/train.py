@@ -265,7 +265,7 @@ def _check_pictures(features: str, pictures: dict[str, Any]) -> None:
 
     for folder in extractor_folders(features) if pictures else ():
         if not (folder / CONFIG).exists():
-            continue  # refused in other words
+            continue  # what reads the features refuses it
         recipe = PretrainConfig.load(folder / CONFIG)
         made_of = {"folder": recipe.data.folder, "size": recipe.size, "channels": recipe.channels}
         for name, value in pictures.items():

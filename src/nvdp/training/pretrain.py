@@ -28,7 +28,7 @@ from nvdp.training.preset_rules import CONV5_SIZE
 from nvdp.training.pretrained_extractor import EXTRACTOR, PROJECTION, load_extractor, projection_settings
 from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
-from nvdp.training.run_folder import CONFIG, only_process, start_run
+from nvdp.training.run_folder import CONFIG, check_finite, only_process, start_run
 
 VALIDATION_EPISODES = 100
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
@@ -181,12 +181,7 @@ def _save(
     said: Callable[[str], None],
 ) -> None:
     """Write the extractor with its accuracy on validation classes."""
-    for name, tensor in model.extractor.state_dict().items():
-        if not torch.isfinite(tensor).all():
-            raise InputError(
-                f"training has diverged: '{name}' is not finite after {outcome.step} steps, so no extractor is saved "
-                f"in {folder}; try a learning rate below {config.learning_rate:g}"
-            )
+    check_finite(folder, model.extractor, outcome.step)
     shape = one_shot_episodes(validation)
     accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
     text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"

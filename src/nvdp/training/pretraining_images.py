@@ -85,7 +85,7 @@ class TrainingImages:
         images = vectors.view(len(vectors), config.channels, config.size, config.size)
         if config.flips:
             flip = torch.rand(len(images), generator=derived_generator(config.seed, "flips", step)) < 0.5
-            # Mirrored as before its turn: an image that lies on its side is turned upside down.
+            # Left and right of the upright image change places: on an image on its side these are top and bottom.
             lying = classes // len(self.pool.names) % 2 == 1
             mirrored = torch.where(lying[:, None, None, None], images.flip(-2), images.flip(-1))
             images = torch.where(flip[:, None, None, None], mirrored, images)

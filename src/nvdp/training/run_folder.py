@@ -134,14 +134,19 @@ def _flat(record: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]
             yield f"{prefix}{name}", value
 
 
-def save_model(folder: Path, model: nn.Module, step: int) -> None:
-    """Write the weights of a run; those that are not finite could not be loaded and are refused."""
+def check_finite(folder: Path, model: nn.Module, step: int) -> None:
+    """Refuse weights that are not finite before they are saved in a folder."""
     for name, tensor in model.state_dict().items():
         if not torch.isfinite(tensor).all():
             raise InputError(
                 f"training has diverged: '{name}' is not finite after {step} steps, so no model is saved in {folder}; "
                 "try a smaller learning rate, or look for huge values in the data"
             )
+
+
+def save_model(folder: Path, model: nn.Module, step: int) -> None:
+    """Write the weights of a run."""
+    check_finite(folder, model, step)
     save_tensors(folder / WEIGHTS, dict(model.state_dict()), {"step": step})
 
 
