@@ -284,7 +284,7 @@ def test_wrong_inputs_are_refused_with_their_numbers(model, tasks):
         ({"decoder.width": 0}, "'decoder.width' is 0"),
         (
             {"extractor.name": "conv6"},
-            "'conv6'; expected 'conv4' or 'conv5' or 'conv5-patches' or 'conv5-wide' or 'none'",
+            "'conv6'; expected 'conv4' or 'conv4-wide' or 'conv5' or 'conv5-patches' or 'conv5-wide' or 'none'",
         ),
         ({"extractor.name": "conv5"}, "'extractor.features' is 256; conv5 gives 0 for images of 28×28"),
         ({"decoder.sees": "r"}, "'decoder.sees' is 'r'"),

@@ -7,7 +7,7 @@ from nvdp.errors import InputError
 from nvdp.nn.extractors import EXTRACTORS, ConvBlock, ConvExtractor, convolved, extractor_shape, pooled
 from nvdp.nn.views import image_views
 
-IMAGES = {"conv4": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84), "conv5-wide": (3, 84)}
+IMAGES = {"conv4": (1, 28), "conv4-wide": (1, 28), "conv5": (3, 84), "conv5-patches": (3, 84), "conv5-wide": (3, 84)}
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def trained(generator):
 
 
 @pytest.mark.parametrize("name", EXTRACTORS)
-def test_extractors_give_256_features_and_the_wide_one_five_times_as_many(name):
+def test_extractors_give_256_features_and_the_wide_ones_four_or_five_times_as_many(name):
     channels, size = IMAGES[name]
-    features = 1280 if name == "conv5-wide" else 256
+    features = {"conv4-wide": 1024, "conv5-wide": 1280}.get(name, 256)
     assert ConvExtractor(name, channels).eval()(torch.zeros(2, channels, size, size)).shape == (2, features)
     assert extractor_shape(name).features(size) == features
 

@@ -30,7 +30,7 @@ def pretrain(
     extractor: Annotated[
         str | None,
         typer.Option(
-            help="conv4, conv5, conv5-patches, or conv5-wide: 11 times the weights of conv5-patches. "
+            help="conv4, conv5, conv5-patches, conv4-wide or conv5-wide: 9 and 11 times the weights. "
             "(default: conv4; conv5-patches at 64 pixels or more)"
         ),
     ] = None,

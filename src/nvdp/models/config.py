@@ -219,7 +219,7 @@ class ExtractorConfig(Part):
     support images (support). None is the model's own default, which is not transductive.
     """
 
-    name: str = "conv4"  # conv4, conv5, conv5-patches, conv5-wide or none
+    name: str = "conv4"  # conv4, conv4-wide, conv5, conv5-patches, conv5-wide or none
     channels: int = 1
     size: int = 28  # rows and columns
     features: int = 256

@@ -79,6 +79,7 @@ class ConvShape:
 
 EXTRACTORS = {
     "conv4": ConvShape((64,) * 4, keep_odd=True),
+    "conv4-wide": ConvShape((64, 128, 256, 256), keep_odd=True),
     "conv5": ConvShape((64,) * 5, keep_odd=False),
     "conv5-patches": ConvShape((64,) * 5, keep_odd=False, patches=True),
     "conv5-wide": ConvShape((64, 96, 192, 320, 320), keep_odd=False, patches=True),
