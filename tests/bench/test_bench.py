@@ -229,6 +229,9 @@ def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path):
         assert row["steps"] > 0
         assert row["seconds"] >= row["budget"]
         assert row["attainable_LL"] <= row["ceiling_LL"] + 0.05
+        assert (row["tasks"], row["LL_stderr"] > 0) == (4, True)
+    with pytest.raises(InputError, match=r"cnp after 0\.3 s was scored on 4 tasks; expected 8: choose"):
+        quality_rows([0.3], 8, recipes, done=first)
     assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
+from nvdp.errors import InputError
 from nvdp.evaluation.inferred import InferredGP
 from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
@@ -37,12 +38,14 @@ RECIPES = (  # model, preset
     ("cnp", "quick"),
 )
 SECONDS = (30.0, 60.0, 120.0, 300.0, 1_200.0)
-TRIAL_STEPS, VALIDATION_TASKS, SAMPLES = 10, 128, 8
+# Some tasks are far worse than others: LL of 128 has a standard error of 0.1, of 1,024 one of 0.03.
+TRIAL_STEPS, VALIDATION_TASKS, QUICK_TASKS, SAMPLES = 10, 1_024, 128, 4
 MIN_STD = ModelConfig().likelihood.min_std
 NOTES = {
     "recipe": "the presets of `nvdp train`; a schedule that ends is stretched to end with the seconds",
     "seconds": "processor time of training alone, data generation included; scoring is not counted",
-    "LL": f"mean parameters, {VALIDATION_TASKS} validation tasks; E log is the paper's formula, {SAMPLES} samples",
+    "LL": f"mean parameters, validation tasks, the same for all; E log is the paper's formula, {SAMPLES} samples",
+    "LL_stderr": "over tasks",
     "ceiling_LL": "exact GP that knows each task's kernel, σ ≥ 0.1",
     "attainable_LL": "exact GP that must infer the kernel from the context, as the models must, σ ≥ 0.1",
 }
@@ -78,6 +81,7 @@ class Recipe:
             "shape": self.config.task,
             "recipe": self.config.preset,
             "budget": self.budget,
+            "tasks": validation,
             "seconds": self.spent,
             "steps": self.trainer.step,
             "ours_ms": 1e3 * self.spent / self.trainer.step,
@@ -85,6 +89,7 @@ class Recipe:
             "floor_ms": None,
             **{name: scores[name]["mean_parameters"] for name in ("LL", "RLL", "PLL")},
             **{f"{name}_expected_log": scores[name]["expected_log"] for name in ("LL", "RLL", "PLL")},
+            "LL_stderr": scores["LL"]["stderr"],
             **ceilings(self.config.task, validation),
         }
 
@@ -107,7 +112,14 @@ def quality_rows(
 
     Returns:
         A row for each training, by seconds and recipe.
+
+    Raises:
+        InputError: If an earlier row was scored on another number of tasks.
     """
+    for row in done:
+        if (tasks := row.get("tasks")) != validation:
+            said = f"the row of {row['model']} after {row['budget']:g} s was scored on {tasks or 'other'} tasks"
+            raise InputError(f"{said}; expected {validation:,}: choose another file")
     rows = list(done)
     known = {(row["model"], row["recipe"], row["budget"]) for row in rows}
     for budget in sorted(seconds):

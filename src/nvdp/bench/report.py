@@ -47,7 +47,8 @@ to the contexts of all tasks and predicts all their points. Peak memory is the k
 data. Where the straightforward version would need more than 6 GiB it is not run and its memory is estimated (≈).""",
     "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Each
 row is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log*
-is the paper's formula. *Attainable* is the exact GP that infers the kernel from the context, as the models must.""",
+is the paper's formula; ± is one standard error of LL over tasks, which are the same for all rows. *Attainable* is the
+exact GP that infers the kernel from the context, as the models must.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
@@ -140,7 +141,8 @@ def _growth(settings: Settings) -> list[Row]:
 
 def _quality(settings: Settings) -> list[Row]:
     seconds = (settings.seconds,) if settings.seconds else (1.0, 3.0) if settings.quick else quality.SECONDS
-    return quality.quality_rows(seconds, done=settings.done, save=settings.save)
+    tasks = quality.QUICK_TASKS if settings.quick else quality.VALIDATION_TASKS
+    return quality.quality_rows(seconds, tasks, done=settings.done, save=settings.save)
 
 
 def _fewshot(settings: Settings) -> list[Row]:
@@ -277,7 +279,10 @@ SUITES: dict[str, Suite] = {
             "seconds": _number("seconds", ".0f"),
             "steps": _text("steps"),
             "ms a step": _number("ours_ms"),
-            **{name: _number(name, ".3f") for name in ("LL", "RLL", "PLL")},
+            "LL": _number("LL", ".3f"),
+            "±": _number("LL_stderr", ".3f"),
+            "RLL": _number("RLL", ".3f"),
+            "PLL": _number("PLL", ".3f"),
             "LL E log": _number("LL_expected_log", ".3f"),
             "attainable LL": _number("attainable_LL", ".3f"),
         },
