@@ -3,16 +3,23 @@
 import json
 import os
 import shutil
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from command_line import nvdp
 from PIL import Image
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data import features as feature_cache
 from nvdp.data.class_pools import split_classes
+from nvdp.data.registry import task_source
+from nvdp.data.source import DataConfig, validation_tasks
+from nvdp.evaluation.run import VALIDATION_SEED
+from nvdp.training.config import RunConfig
+from nvdp.training.nearest_mean import nearest_mean_hits
 
 TASK = "folder-of-classes"
 QUICK = ["--way", "3", "--shot", "2", "--queries", "3", "--preset", "quick", "--quiet"]
@@ -136,6 +143,10 @@ def test_features_of_two_extractors_are_trained_on_and_their_views_may_change(pl
     scores = json.loads(ok("eval", "both", "--tasks", "8", "--json"))
     assert [each["steps"] for each in scores["extractors"]] == [3, 3]
     assert 0 < scores["nearest_mean_accuracy"] <= 1
+    episodes = replace(RunConfig.load(tmp_path / "both" / "config.json").episodes, queries=scores["queries"])
+    source = task_source(TASK, DataConfig(folder=str(places / "classes"), size=16), "test", episodes)
+    hits = [nearest_mean_hits(batch, batch.x) for batch in validation_tasks(source, VALIDATION_SEED, 8)]
+    assert scores["nearest_mean"]["accuracy"] == pytest.approx(torch.cat(hits).mean().item())
     assert "joining takes one" in refusal("join", "both", "--out", "joined")
     assert "expected folders of different extractors" in refusal(*command, "--features", "e1,e1", "--out", "twice")
     before = (tmp_path / "e2" / "features" / "test.npy").read_bytes()

@@ -140,6 +140,8 @@ def test_accuracies_without_sampling_have_columns_of_their_own_and_are_compared_
     text = page(nvdp=nvdp, cnp=cnp)
     assert "| `nvdp` | 68.12 ± 1.04 | 70.00 ± 0.50 | 0.020 | 60.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
     assert "| – | – | 65.00 ± 0.40 | 0.200 | 0.010 | 10 | 5 |" in text
+    untrained = result("nvdp", mini, "features", 0.6, **other, nearest_mean={"accuracy": 0.58, "interval95": 0.004})
+    assert "| nearest class mean |  | 58.00 ± 0.40 |  |  |  |  | 0 | 0 |" in page(nvdp=untrained)
     words = next(line for line in text.splitlines() if "`nvdp` minus `cnp`" in line)
     assert "-5.00" in words
     assert "without sampling" not in words  # cnp is of an earlier version

@@ -12,14 +12,14 @@ from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
 from nvdp.evaluation.gates import gates
 from nvdp.evaluation.joint import FED_BACK, TARGETS, joint_scores, own_contexts
-from nvdp.evaluation.metrics import Watch, evaluate
+from nvdp.evaluation.metrics import NORMAL_95, RunningMoments, Watch, evaluate
 from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
 from nvdp.system import chosen_device
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import RunConfig
-from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
+from nvdp.training.nearest_mean import nearest_mean_accuracy, nearest_mean_hits, one_shot_episodes
 from nvdp.training.pretrained_extractor import EXTRACTOR
 from nvdp.training.run_folder import load_any_run
 
@@ -110,6 +110,8 @@ def evaluate_run(
         if on is not None:
             raise InputError(f"{folder} holds a few-shot classifier, which is scored on its own task; got --on {on}")
         plan = _episodes(folder, config, config.episodes, model, split, shape or EpisodeShape())
+        if config.episodes.features is not None:
+            plan.facts["nearest_mean"] = _nearest_mean(validation_tasks(plan.source, seed, tasks))
     model.to(chosen_device(device))
     batches = small_batches(validation_tasks(plan.source, seed, tasks))
     together = own = None
@@ -194,6 +196,14 @@ def _pretraining_of(extractors: Sequence[Path]) -> list[dict[str, Any]]:
     """Steps and seconds of the pretraining of each extractor."""
     numbers = [load_tensors(folder / EXTRACTOR)[1] for folder in extractors]
     return [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
+
+
+def _nearest_mean(batches: Iterable[TaskBatch]) -> dict[str, float]:
+    """Accuracy of the nearest class mean of features, without any training, on the episodes that are scored."""
+    hits = RunningMoments()
+    for batch in batches:
+        hits.add(nearest_mean_hits(batch, batch.x))
+    return {"accuracy": hits.mean, "interval95": NORMAL_95 * hits.stderr}
 
 
 def _nearest_mean_accuracy(config: RunConfig, episodes: EpisodeConfig) -> float | None:

@@ -28,6 +28,7 @@ from nvdp.experiments.report_fewshot import (
     extractors_in_words,
     fewshot_steps_table,
     fewshot_tables,
+    per_cent,
     views_table,
 )
 from nvdp.experiments.report_tables import (
@@ -46,7 +47,6 @@ from nvdp.experiments.report_words import (
     compared,
     fewshot_in_words,
     highest,
-    per_cent,
     pixels_in_words,
     seeds_in_words,
     variational_prior,

@@ -1,13 +1,24 @@
 """Tables of few-shot classification as Markdown, made from result files alone; empty where there are no results."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from nvdp.errors import InputError
-from nvdp.experiments.report_tables import Results, markdown_table, number_or_nothing
+from nvdp.evaluation.metrics import NORMAL_95
+from nvdp.experiments.report_tables import Estimate, Results, markdown_table, minus, number_or_nothing
 from nvdp.experiments.results import Result, paper_numbers
-from nvdp.experiments.table3 import METHODS, SETTINGS, Setting, extractors_of, feature_steps, method_of, rows_of
+from nvdp.experiments.table3 import (
+    METHODS,
+    PAPER_RATES,
+    SETTINGS,
+    Setting,
+    extractors_of,
+    feature_steps,
+    method_of,
+    rows_of,
+)
 from nvdp.training.presets import preset_config
 
 REGIMES = {
@@ -130,7 +141,27 @@ def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:
         if transductive:
             cells.append(_accuracy(row["transductive"]) if "transductive" in row else "")
         lines.append([*cells, f"{row['steps']:,}", f"{row['seconds']:.0f}"])
+    if untrained := [row["evaluation"]["nearest_mean"] for row in rows.values() if "nearest_mean" in row["evaluation"]]:
+        lines.append(["nearest class mean", "", _accuracy(untrained[0]), *[""] * (len(head) - 5), "0", "0"])
     return markdown_table(head, lines)
+
+
+def per_cent(result: Result) -> Estimate:
+    """Accuracy and its standard error, in per cent."""
+    each = result["evaluation"]
+    return 100 * each["accuracy"], 100 * each["interval95"] / NORMAL_95
+
+
+def per_cent_without_sampling(result: Result) -> Estimate:
+    """The same of predictions without sampling."""
+    return per_cent({"evaluation": result["evaluation"]["without_sampling"]})
+
+
+def nvdp_ahead(rows: dict[str, Result], measure: Callable[[Result], Estimate] = per_cent) -> tuple[str, Estimate]:
+    """The best other method of a column, and NVDP's accuracy minus its."""
+    scores = {name: measure(row) for name, row in rows.items() if name not in ("nvdp", PAPER_RATES)}
+    best = max(scores, key=lambda name: scores[name][0])
+    return best, minus(measure(rows["nvdp"]), scores[best])
 
 
 def _without_sampling(evaluation: dict[str, Any]) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """Tables of the results page as Markdown, each made from result files alone; empty where there are no results."""
 
 import json
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ IMAGE_SETTINGS = {  # the paper's title: set of training, set of scoring if it i
     "MNIST to Omniglot": ("mnist", "omniglot"),
     "CelebA": ("celeba", None),
 }
+Estimate = tuple[float, float]  # a value and its standard error
 ACTIVE_SIZES = (1, 3, 5, 10, 20)  # context points shown in the table
 
 
@@ -75,6 +77,15 @@ class Results:
 
 def _rows(results: dict[str, Result], names: dict[str, str]) -> dict[str, Result]:
     return {title: results[name] for title, name in names.items() if name in results}
+
+
+def minus(first: Estimate, second: Estimate) -> Estimate:
+    """The difference of two estimates, its error as of independent ones.
+
+    >>> minus((1.0, 0.3), (0.5, 0.4))
+    (0.5, 0.5)
+    """
+    return first[0] - second[0], math.hypot(first[1], second[1])
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

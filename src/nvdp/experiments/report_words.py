@@ -8,12 +8,14 @@ from typing import Any
 from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.claims import CLEAR
 from nvdp.experiments.figure3 import EXACT
-from nvdp.experiments.report_fewshot import REGIMES
+from nvdp.experiments.report_fewshot import REGIMES, nvdp_ahead, per_cent, per_cent_without_sampling
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
     METRICS,
+    Estimate,
     Results,
     best_first,
+    minus,
     paired_difference,
     standard_error,
 )
@@ -21,7 +23,6 @@ from nvdp.experiments.results import Result
 from nvdp.experiments.table3 import PAPER_RATES, SETTINGS
 
 COLLAPSED_RATE = 0.02  # a mean rate below this is near the floor of 0.01
-Estimate = tuple[float, float]  # a value and its standard error
 
 
 def in_words(difference: float, stderr: float, digits: int = 3) -> str:
@@ -37,28 +38,9 @@ def in_words(difference: float, stderr: float, digits: int = 3) -> str:
     return f"{difference:+.{digits}f} ± {stderr:.{digits}f} ({verdict})"
 
 
-def minus(first: Estimate, second: Estimate) -> Estimate:
-    """The difference of two estimates, its error as of independent ones.
-
-    >>> minus((1.0, 0.3), (0.5, 0.4))
-    (0.5, 0.5)
-    """
-    return first[0] - second[0], math.hypot(first[1], second[1])
-
-
 def _ll(result: Result) -> Estimate:
     scores = result["evaluation"]["scores"]["LL"]
     return scores[FLAVOURS[0]], scores["stderr"]
-
-
-def per_cent(result: Result) -> Estimate:
-    """Accuracy and its standard error, in per cent."""
-    each = result["evaluation"]
-    return 100 * each["accuracy"], 100 * each["interval95"] / 1.96
-
-
-def _per_cent_without_sampling(result: Result) -> Estimate:
-    return per_cent({"evaluation": result["evaluation"]["without_sampling"]})
 
 
 def _named(names: Iterable[str]) -> str:
@@ -168,18 +150,15 @@ def fewshot_in_words(results: Results) -> str:
     lines = []
     for regime, title in REGIMES.items():
         for setting in SETTINGS:
-            rows = {name: row for name, row in results.table3(setting, regime).items() if name != PAPER_RATES}
-            if "nvdp" not in rows or len(rows) < 2:
+            rows = results.table3(setting, regime)
+            if "nvdp" not in rows or not set(rows) - {"nvdp", PAPER_RATES}:
                 continue
-            gaps = [_nvdp_ahead(rows, per_cent) + " with 10 samples"]
+            ways = {"with 10 samples": per_cent}
             if all("without_sampling" in row["evaluation"] for row in rows.values()):
-                gaps.insert(0, _nvdp_ahead(rows, _per_cent_without_sampling) + " without sampling")
+                ways = {"without sampling": per_cent_without_sampling} | ways
+            gaps = []
+            for way, measure in ways.items():
+                best, difference = nvdp_ahead(rows, measure)
+                gaps.append(f"`nvdp` minus `{best}`, the best other method: {in_words(*difference, digits=2)} {way}")
             lines.append(f"- {setting.paper}, {title}: {'; '.join(gaps)}.")
     return "\n".join(lines)
-
-
-def _nvdp_ahead(rows: dict[str, Result], measure: Callable[[Result], Estimate]) -> str:
-    scores = {name: measure(row) for name, row in rows.items()}
-    nvdp = scores.pop("nvdp")
-    best = max(scores, key=lambda name: scores[name][0])
-    return f"`nvdp` minus `{best}`, the best other method: {in_words(*minus(nvdp, scores[best]), digits=2)}"
