@@ -119,6 +119,10 @@ def test_own_pictures_are_named_with_probabilities(places, own_pictures, run):
         assert sum(row["probabilities"].values()) == pytest.approx(1, abs=1e-4)
         assert row["class"] == max(row["probabilities"], key=row["probabilities"].get)
         assert row["file"].startswith(row["true"])
+    with mock.patch.dict(os.environ, COLUMNS="36"):
+        lines = ok(*command, "--query", places / "query").splitlines()
+    cells = "".join(line.split("│")[1].strip() for line in lines if "│" in line)
+    assert all(row["file"] in cells for row in answer["queries"])  # folded, not cut
     flat = json.loads(ok(*command, "--query", places / "flat", "--json"))
     assert flat["accuracy"] is None
     same = next(row for row in answer["queries"] if row["file"] == f"{own_pictures[0]}/05.png")
@@ -157,6 +161,21 @@ def test_features_of_two_extractors_are_trained_on_and_their_views_may_change(pl
     (tmp_path / "e1").rename(tmp_path / "a,b" / "e1")
     monkeypatch.chdir(tmp_path / "a,b")
     assert "a,b/e1 has a comma in its path" in refusal(*command, "--features", "../e2,e1", "--out", "c")
+
+
+def test_pretraining_that_is_stopped_at_its_features_keeps_the_extractor(places, tmp_path):
+    command = ["pretrain", TASK, "--folder", places / "classes", "--size", "16", "--out", tmp_path / "out", "--quiet"]
+    with mock.patch("nvdp.training.pretrain.write_features", side_effect=KeyboardInterrupt):
+        stopped = nvdp(*command, "--steps", "2", "--batch", "16", "--precision", "32-true")
+    assert (stopped.returncode, (tmp_path / "out" / "extractor.safetensors").exists()) == (130, True)
+    assert "the extractor is saved, and --resume writes its features" in stopped.stderr
+    line = refusal("train", TASK, "--features", tmp_path / "out", *QUICK, "--out", tmp_path / "run")
+    assert f"nvdp pretrain {TASK} --resume --out {tmp_path / 'out'}" in line
+    ok("pretrain", TASK, "--out", tmp_path / "out", "--resume", "--quiet")
+    new = nvdp(
+        *command[:-3], "--out", tmp_path / "new", "--quiet", "--resume", "--steps", "1", "--precision", "32-true"
+    )
+    assert f"nothing to resume in {tmp_path / 'new'}; a new run begins" in new.stderr
 
 
 def test_a_stopped_run_is_resumed_by_the_same_command(places, tmp_path):
@@ -212,6 +231,12 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "has 1 class; classification needs at least 2" in refusal(*few)
     (tmp_path / "support" / "void").mkdir()
     assert "class 'void' has 0 support images" in refusal(*few)
+    shutil.copytree(places / "classes", tmp_path / "gap")
+    (tmp_path / "gap" / "none").mkdir()
+    gap = ["--folder", tmp_path / "gap", "--size", "16", "--out", tmp_path / "gone"]
+    for command in (["pretrain", TASK, "--steps", "2"], ["train", TASK, *QUICK]):
+        assert f"class 'none' of {tmp_path / 'gap'} has 0 pictures" in refusal(*command, *gap)
+    assert not (tmp_path / "gone").exists()
     assert "exclude each other" in refusal("pretrain", TASK, *folder, "--steps", 2, "--minutes", 1, "--out", tmp_path)
     pretrain = ["pretrain", TASK, *folder, "--quiet", "--precision", "32-true", "--out", tmp_path / "new"]
     assert "--minutes is inf; expected a positive, finite" in refusal(*pretrain, "--minutes", "inf")

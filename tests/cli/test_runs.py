@@ -16,7 +16,7 @@ from nvdp.models import config as model_config
 from nvdp.models.config import ClassifierConfig, ModelConfig
 from nvdp.models.registry import MODELS, build_model
 from nvdp.tasks import PointSet, TaskBatch
-from nvdp.training.checkpoint import Checkpoint, save_checkpoint
+from nvdp.training.checkpoint import Checkpoint, save_checkpoint, save_tensors
 from nvdp.training.config import RunConfig, config_digest
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain_config
@@ -145,6 +145,19 @@ def test_an_extractor_is_listed_too(tmp_path):
         "not begun",
         7,
     )
+
+
+def test_an_extractor_is_told_with_its_accuracy_and_whether_its_features_are_there(tmp_path):
+    (tmp_path / "config.json").write_text(pretrain_config("omniglot-fewshot", steps=7).to_json())
+    begun = nvdp("info", tmp_path).stdout
+    assert "extractor conv4 on omniglot-fewshot, 256 features of an image\nnot begun: 0 of 7 steps" in begun
+    numbers = {"steps": 7, "seconds": 2.0, "nearest_mean_accuracy": 0.625}
+    save_tensors(tmp_path / "extractor.safetensors", {"a": torch.zeros(1)}, numbers)
+    text = nvdp("info", tmp_path).stdout
+    assert "nearest class mean on validation classes: 62.5%" in text
+    assert f"its features are not written: `nvdp pretrain omniglot-fewshot --resume --out {tmp_path}` writes" in text
+    about = told(tmp_path, "info")
+    assert (about["state"], about["seconds"], about["settings"]["batch"]) == ("finished", 2.0, 256)
 
 
 def test_a_folder_without_runs_is_said_and_a_missing_one_refused(tmp_path):

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from nvdp.cli import app
 from nvdp.cli.options import PICTURES, AsJson, Force, find
@@ -147,7 +147,7 @@ def classify(
 
 def _show(names: list[str], rows: list[dict[str, Any]]) -> None:
     wide = len(names) > SHOWN_CLASSES
-    table = Table("picture", "class", *(["probability"] if wide else names))
+    table = Table(Column("picture", overflow="fold"), "class", *(["probability"] if wide else names))
     for row in rows:
         top = row["class"]
         right = row.get("true", top) == top

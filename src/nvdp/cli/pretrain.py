@@ -118,8 +118,9 @@ def pretrain(
 ) -> None:
     """Train a feature extractor on the training classes, and write the features of all images.
 
-    Few-shot classifiers are then trained on the features in minutes: nvdp train … --features DIR. Validation and test
-    classes are not used. Ctrl-C saves and stops.
+    Few-shot classifiers are then trained on the features in minutes: nvdp train … --features DIR. Nothing is trained on
+    validation and test classes. Features can take longer than a short training: --views image is the quickest. Ctrl-C
+    saves and stops.
 
     Example: nvdp pretrain miniimagenet --minutes 30 --out runs/extractor
     """
@@ -129,6 +130,7 @@ def pretrain(
     from nvdp.training.config import PretrainConfig
     from nvdp.training.pretrain import pretrain as run_pretraining
     from nvdp.training.pretrain import pretrain_config, timed
+    from nvdp.training.pretrained_extractor import EXTRACTOR
     from nvdp.training.run_folder import CONFIG
 
     use_data_folder(data_dir)
@@ -160,7 +162,16 @@ def pretrain(
         raise InputError(f"--per-class is {per_class}, but it is for --objective episodes; got {config.objective}")
     if not (out / CONFIG).exists() and (precision is None or steps is None):
         config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
-    stopped = run_pretraining(config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True))
+    if resume and not (out / CONFIG).exists():
+        typer.echo(f"nothing to resume in {out}; a new run begins", err=True)
+    try:
+        stopped = run_pretraining(
+            config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True)
+        )
+    except KeyboardInterrupt:
+        if (out / EXTRACTOR).exists():
+            typer.echo("stopped; the extractor is saved, and --resume writes its features", err=True)
+        raise
     if stopped is not None:
         typer.echo("stopped and saved; --resume continues", err=True)
         raise typer.Exit(128 + stopped)

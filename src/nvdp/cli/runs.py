@@ -113,15 +113,18 @@ def runs(
 
 @app.command(rich_help_panel=TRAINING)
 def info(run: Run, as_json: AsJson = False) -> None:
-    """Tell what a run is: its state, its size, what was measured of it, and the settings of its model and training.
+    """Tell what a run or an extractor is: its state, its size, what was measured of it, and its settings.
 
     Example: nvdp info gp
     """
     from nvdp.cards import card_lines, card_of, fit_of
-    from nvdp.training.config import RunConfig
+    from nvdp.training.config import RunConfig, is_extractor
     from nvdp.training.run_folder import CONFIG
 
     summary = read_run(run, run.name)
+    if is_extractor(run / CONFIG):
+        _extractor_info(run, summary, as_json)
+        return
     config = RunConfig.load(run / CONFIG)  # a configuration that cannot be read is refused here, with the reason
     card = card_of(run)
     about: dict[str, Any] = {
@@ -199,12 +202,12 @@ def read_run(folder: Path, name: str) -> RunSummary:
     Returns:
         Its model, task, progress and state.
     """
-    from nvdp.training.config import EXTRACTOR_KIND, PretrainConfig, RunConfig, config_digest
+    from nvdp.training.config import PretrainConfig, RunConfig, config_digest, is_extractor
     from nvdp.training.pretrained_extractor import EXTRACTOR
     from nvdp.training.run_folder import CONFIG, WEIGHTS
 
     try:
-        if json.loads((folder / CONFIG).read_text()).get("kind") == EXTRACTOR_KIND:
+        if is_extractor(folder / CONFIG):
             config: Any = PretrainConfig.load(folder / CONFIG)
             model, weights = config.extractor, EXTRACTOR
         else:
@@ -215,6 +218,32 @@ def read_run(folder: Path, name: str) -> RunSummary:
     state, steps, problem = _progress(folder, weights, config.steps, config_digest(config))
     logged = _last_logged(folder)
     return RunSummary(name, str(folder), model, config.task, steps, config.steps, state, logged, problem)
+
+
+def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
+    """Tell what a folder of ``nvdp pretrain`` holds."""
+    from nvdp.data.features import has_features
+    from nvdp.training.checkpoint import load_tensors
+    from nvdp.training.config import PretrainConfig
+    from nvdp.training.pretrained_extractor import EXTRACTOR
+    from nvdp.training.run_folder import CONFIG
+
+    config = PretrainConfig.load(folder / CONFIG)
+    trained = load_tensors(folder / EXTRACTOR)[1] if summary.state == FINISHED else {}
+    about = {"features": config.features, "features_written": has_features(folder), "settings": asdict(config)}
+    about |= {name: trained[name] for name in ("seconds", "nearest_mean_accuracy") if name in trained}
+    if as_json:
+        typer.echo(json.dumps(asdict(summary) | about))
+        return
+    typer.echo(f"{summary.name}: extractor {summary.model} on {summary.task}, {config.features} features of an image")
+    typer.echo(f"{summary.state}: {_steps_text(summary)} steps")
+    if summary.problem is not None:
+        typer.echo(summary.problem)
+    if (accuracy := about.get("nearest_mean_accuracy")) is not None:
+        typer.echo(f"nearest class mean on validation classes: {accuracy:.1%}")
+    if summary.state == FINISHED and not about["features_written"]:
+        typer.echo(f"its features are not written: `nvdp pretrain {summary.task} --resume --out {folder}` writes them")
+    typer.echo(json.dumps(about["settings"], indent=2))
 
 
 def _progress(folder: Path, weights: str, planned: int, digest: str) -> tuple[str, int, str | None]:

@@ -187,6 +187,8 @@ def train(
     if resume and (out / CONFIG).exists():
         config = RunConfig.load(out / CONFIG)
     else:
+        if resume:
+            typer.echo(f"nothing to resume in {out}; a new run begins", err=True)
         names = task, model or "nvdp", preset or "cpu"
         config = preset_config(
             *names, variance or "learned", image_data(*names, **pictures), extractor=extractor, **episodes

@@ -315,5 +315,7 @@ def _channels(first: Path, config: DataConfig) -> int:
 @cache
 def _split(config: DataConfig, folder: Path, split: str) -> ClassPool:
     classes = class_files(folder)
+    if empty := [name for name, files in classes.items() if not files]:
+        raise InputError(f"class '{empty[0]}' of {folder} has 0 pictures; add some, or remove its folder")
     chosen = {name: classes[name] for name in split_classes(list(classes))[split]}
     return pool_of_files(chosen, config, first_file(classes), f"{folder.resolve()} {split}")

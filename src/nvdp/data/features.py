@@ -7,6 +7,7 @@ concatenated.
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -27,6 +28,7 @@ from nvdp.system import write_text
 
 FOLDER, CLASSES = "features", "classes.json"
 MOST_NUMBERS = 1 << 21  # of the images that pass an extractor together
+LONG = 1.0  # minutes from which features are announced
 ROWS = 1 << 13  # of features that are concatenated at a time
 Extract = Callable[[Float[Tensor, "image vector"]], Float[Tensor, "image feature"]]
 
@@ -112,7 +114,9 @@ def described_features(folder: Path, task: str) -> dict[str, Any]:
         described = json.loads(path.read_text())
         made_for, *_ = (described[name] for name in ("task", "features", "origin", "splits"))
     except FileNotFoundError:
-        raise InputError(f"{folder} holds no features; make them with `nvdp pretrain {task} --out DIR`") from None
+        raise InputError(
+            f"{folder} holds no features; make them with `nvdp pretrain {task} --resume --out {folder}`"
+        ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); `nvdp pretrain … --resume` writes it again") from None
     if made_for != task:
@@ -161,8 +165,8 @@ def write_features(
         pool = source.split(split)
         counts = pool.class_counts
 
-        def parts(pool: ClassPool = pool) -> Iterator[np.ndarray]:
-            return _extracted(pool, extract)
+        def parts(pool: ClassPool = pool, split: str = split) -> Iterator[np.ndarray]:
+            return _timed(_extracted(pool, extract), split, int(pool.class_counts.sum()), said)
 
         cached_array(folder / FOLDER / f"{split}.npy", origin, (int(counts.sum()), features), "float32", parts)
         splits[split] = {"counts": counts.tolist(), "names": [pool.name(index) for index in range(pool.classes)]}
@@ -178,6 +182,16 @@ def images_at_once(pool: ClassPool) -> int:
     99
     """
     return max(1, MOST_NUMBERS // pool.features)
+
+
+def _timed(parts: Iterator[np.ndarray], split: str, images: int, said: Callable[[str], None]) -> Iterator[np.ndarray]:
+    """The same parts; says after the first one how long all will take, if that is long."""
+    began = time.monotonic()
+    for index, part in enumerate(parts):
+        minutes = (time.monotonic() - began) / 60 * images / max(1, len(part))
+        if index == 0 and minutes > LONG:
+            said(f"{split}: features of {images:,} images will take about {minutes:.0f} minutes")
+        yield part
 
 
 @torch.no_grad()

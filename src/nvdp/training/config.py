@@ -211,7 +211,9 @@ class PretrainConfig:
         if self.head != "cosine":
             raise InputError(f"setting 'head' is '{self.head}', but episodes have no head; expected cosine")
         if self.turns:
-            raise InputError(f"setting 'turns' is {self.turns}, but turns are for the objective classes; expected 0")
+            raise InputError(
+                f"setting 'turns' is {self.turns}, but turns are for the objective classes; expected 0 or that objective"
+            )
         most = max(2, self.batch // 2)
         if not 2 <= self.per_class <= self.batch // 2:
             raise InputError(
@@ -274,6 +276,11 @@ def _check_training(config: Any, *counts: str) -> None:
         raise InputError(f"setting 'learning_rate' is {config.learning_rate}; expected a positive, finite number")
     if config.version != FORMAT_VERSION:
         raise InputError(f"the configuration has format version {config.version}; this nvdp reads {FORMAT_VERSION}")
+
+
+def is_extractor(path: Path) -> bool:
+    """Whether a config.json is that of an extractor; one that cannot be read is refused."""
+    return _read(path, "run").get("kind") == EXTRACTOR_KIND
 
 
 def _read(path: Path, what: str) -> dict[str, Any]:
