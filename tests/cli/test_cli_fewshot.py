@@ -172,9 +172,8 @@ def test_pretraining_that_is_stopped_at_its_features_keeps_the_extractor(places,
     line = refusal("train", TASK, "--features", tmp_path / "out", *QUICK, "--out", tmp_path / "run")
     assert f"nvdp pretrain {TASK} --resume --out {tmp_path / 'out'}" in line
     ok("pretrain", TASK, "--out", tmp_path / "out", "--resume", "--quiet")
-    new = nvdp(
-        *command[:-3], "--out", tmp_path / "new", "--quiet", "--resume", "--steps", "1", "--precision", "32-true"
-    )
+    few = ["--steps", "1", "--precision", "32-true"]
+    new = nvdp(*command[:-3], "--out", tmp_path / "new", "--quiet", "--resume", *few)
     assert f"nothing to resume in {tmp_path / 'new'}; a new run begins" in new.stderr
 
 
@@ -252,8 +251,7 @@ def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     assert "--size is 8; the features of" in refusal(*others, "--folder", places / "classes", "--size", 8)
     assert f"--folder is {tmp_path}; the features of" in refusal(*others, "--folder", tmp_path)
     assert "holds a run, not an extractor" in refusal(*train, "--extractor", places / "images")
-    for command in ("info", "eval"):
-        assert "holds an extractor of `nvdp pretrain`, not a model" in refusal(command, places / "extractor")
+    assert "holds an extractor of `nvdp pretrain`, not a model" in refusal("eval", places / "extractor")
     again = ["--out", places / "extractor", "--resume", "--quiet"]
     assert "holds an extractor of folder-of-classes; got omni" in refusal("pretrain", "omniglot-fewshot", *again)
     assert "other settings: seed was 0, now 7" in refusal("pretrain", TASK, *folder, "--seed", 7, *again)

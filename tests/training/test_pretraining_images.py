@@ -88,7 +88,7 @@ def test_a_batch_has_the_changes_that_its_configuration_names(generator):
         ({"crops": float("nan")}, "'crops' is nan; expected from 0 to less than 1"),
         ({"colours": 1.0}, "'colours' is 1.0"),
         ({"turns": -0.1}, "'turns' is -0.1"),
-        ({"turns": 0.5, "objective": "episodes"}, "'turns' is 0.5, but turns are for the objective classes"),
+        ({"turns": 0.5, "objective": "episodes"}, "'turns' is 0.5, but only the objective classes takes turns"),
         ({"muon_rows": 0}, "'muon_rows' is 0"),
     ],
 )

@@ -114,9 +114,8 @@ def described_features(folder: Path, task: str) -> dict[str, Any]:
         described = json.loads(path.read_text())
         made_for, *_ = (described[name] for name in ("task", "features", "origin", "splits"))
     except FileNotFoundError:
-        raise InputError(
-            f"{folder} holds no features; make them with `nvdp pretrain {task} --resume --out {folder}`"
-        ) from None
+        command = f"nvdp pretrain {task} --resume --out {folder}"
+        raise InputError(f"{folder} holds no features; make them with `{command}`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); `nvdp pretrain … --resume` writes it again") from None
     if made_for != task:

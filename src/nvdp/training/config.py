@@ -211,9 +211,7 @@ class PretrainConfig:
         if self.head != "cosine":
             raise InputError(f"setting 'head' is '{self.head}', but episodes have no head; expected cosine")
         if self.turns:
-            raise InputError(
-                f"setting 'turns' is {self.turns}, but turns are for the objective classes; expected 0 or that objective"
-            )
+            raise InputError(f"setting 'turns' is {self.turns}, but only the objective classes takes turns; expected 0")
         most = max(2, self.batch // 2)
         if not 2 <= self.per_class <= self.batch // 2:
             raise InputError(
