@@ -37,7 +37,6 @@ from nvdp.experiments.report_tables import (
     best_first,
     explained_pixels_table,
     pixel_table,
-    readme_table,
     score_table,
     seeds_table,
 )
@@ -53,6 +52,7 @@ from nvdp.experiments.report_words import (
 )
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import LONGER, SHIPPED
+from nvdp.experiments.summary import summary
 
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
@@ -124,8 +124,11 @@ def with_block(text: str, block: str) -> str:
 
 
 def readme_block(folder: Path, budget: str = "cpu") -> str:
-    """The table of the README."""
-    return readme_table(Results(folder, budget))
+    """The results that the README shows."""
+    block = summary(Results(folder, budget))
+    if not block:
+        raise InputError(f"{folder} holds no results of the {budget} budget for the README")
+    return block
 
 
 def _steps(rows: Iterable[Result]) -> str:
@@ -202,6 +205,7 @@ PARTS: dict[str, Part] = {
     **_table2("CelebA"),
     "table3": fewshot_tables,
     "table3.words": fewshot_in_words,
+    "summary": summary,
     "table3.omniglot": lambda results: extractors_in_words(results, "omniglot-fewshot"),
     "table3.miniimagenet": lambda results: extractors_in_words(results, "miniimagenet"),
     "table3.tasks": lambda results: _tasks(results.runs("table3").values()),

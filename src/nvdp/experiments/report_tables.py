@@ -9,7 +9,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from nvdp.errors import InputError
 from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, read_figure, read_results
@@ -225,38 +224,3 @@ def explained_pixels_table(results: Results) -> str:
             lines.append([row["task"], f"`{row['model']}`", way, *cells])
     head = ["set", "model", "pixels", *(f"{size} pixels" for size in row["sizes"])] if lines else []
     return markdown_table(head, lines) if lines else ""
-
-
-def readme_table(results: Results) -> str:
-    """The short table of the README: learned variance, two variants of each score, best first."""
-    rows = {
-        f"{name}, {row['steps']:,} steps": row
-        for what in ("attentive", "learning")
-        for name, row in results.runs(what).items()
-    }
-    longer = results.runs("quarter")
-    for name in ("shipped-recipe", "shipped-preset"):
-        if name in longer:
-            rows[f"nvdp, tuned recipe, {longer[name]['steps']:,} steps"] = longer[name]
-    for title, kind in (("{}", "learned"), ("{}, tuned recipe", "shipped")):
-        rows |= {f"{title.format(name)}, {row['steps']:,} steps": row for name, row in results.table1(kind).items()}
-    if not rows:
-        raise InputError(f"{results.folder} holds no results of the {results.budget} budget for the README")
-    shown = FLAVOURS[:2]
-    lines = []
-    for name, row in best_first(rows).items():
-        scores = row["evaluation"]["scores"]
-        lines.append([name, *(f"{scores[metric][flavour]:.3f}" for metric in METRICS for flavour in shown)])
-    oracle = next(iter(rows.values()))["evaluation"]["oracle"]
-    lines.append(["exact GP (ceiling)", *(cell for metric in METRICS for cell in (f"{oracle[metric]:.3f}", ""))])
-    tasks = " or ".join(f"{count:,}" for count in sorted({row["evaluation"]["tasks"] for row in rows.values()}))
-    head = ["GP regression, learned variance", *(f"{m} {FLAVOUR_TITLES[f]}" for m in METRICS for f in shown)]
-    samples = next(iter(rows.values()))["evaluation"]["samples"]
-    note = (
-        "Log-likelihood per point in nats, in two variants: *mean* is the score with mean parameters, *E log* is the\n"
-        f"paper's formula, E log p over {samples} sampled functions. {tasks} validation tasks; highest *LL mean*\n"
-        "first. The paper's six models have the paper's networks, or the *tuned recipe* of version 0.1: Fourier\n"
-        "features, Bayesian aggregation and residual networks. NVDP has the paper's bound. Rows differ in steps and\n"
-        "seconds; *Rivals* in docs/results.md compares models with the same seconds."
-    )
-    return f"{note}\n\n{markdown_table(head, lines)}"
