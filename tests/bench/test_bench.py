@@ -2,21 +2,24 @@
 
 import json
 import math
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import nvdp as command
 from command_line import refusal
+from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
 import nvdp
-from nvdp.bench import SUITES, Settings, adapt, fewshot, report, run_suite, step, tables
+from nvdp.bench import SUITES, Settings, adapt, fewshot, quality, report, run_suite, step, suite_result, tables
 from nvdp.bench.adapt import adapt_rows, gp_tasks
 from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
 from nvdp.bench.draw import draw
-from nvdp.bench.quality import quality_rows
+from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
 from nvdp.bench.step import CASES, CELEBA, PAPERS, READERS, step_rows
 from nvdp.bench.timing import Timings, interleaved
 from nvdp.errors import InputError
@@ -30,6 +33,33 @@ TINY = Case(tasks=2, points=5, context=3, width=4, layers=2)
 CONTRACT = {"model", "shape", "ours_ms", "autograd_ms", "floor_ms"}
 
 REGRESSION = list(PAPERS)
+COMMITTED = Path(__file__).parents[2] / "results" / "bench"
+
+
+def committed(name):
+    """A committed result."""
+    return json.loads((COMMITTED / f"{name}.json").read_text())
+
+
+def printed(result, width):
+    """The lines of its table on a console of this width."""
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(report.table(result, width))
+    return capture.get().splitlines()
+
+
+def section(page, heading):
+    """The part of a page under a heading."""
+    return page.split(f"\n{heading}\n")[1].split("\n## ")[0]
+
+
+@pytest.fixture(scope="module")
+def page():
+    """The page on speed of the committed files, without its figures."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "draw", lambda *_: [])
+        return report.speed_page(COMMITTED, Path("figures"))
 
 
 @pytest.fixture(scope="module")
@@ -218,12 +248,16 @@ def test_fine_tuning_leaves_the_model_as_it_was(small_config):
 
 
 def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path):
-    recipes, saved = (("cnp", "quick"), ("nvdp", "paper")), []
+    recipes, saved, said = (("cnp", "quick"), ("nvdp", "paper")), [], []
     first = quality_rows([0.3], 4, recipes[:1])
-    rows = quality_rows([0.6, 0.3], 4, recipes, done=first, save=lambda rows: saved.append(len(rows)))
+    rows = quality_rows([0.6, 0.3], 4, recipes, first, lambda rows: saved.append(len(rows)), said.append)
     assert [(row["model"], row["recipe"]) for row in rows] == list(recipes) * 2
     assert rows[0] is first[0]
     assert saved == [2, 3, 4]
+    assert said == [
+        f"{row['model']}, {row['recipe']}, {row['budget']:g} s: LL {row['LL']:.3f} ({count} of 4)"
+        for count, row in enumerate(rows[1:], 2)
+    ]
     for row in rows:
         assert set(row) >= CONTRACT | {"LL", "seconds", "steps"}
         assert row["steps"] > 0
@@ -272,6 +306,134 @@ def test_an_existing_file_of_measurements_is_kept(tmp_path):
     kept.write_text("mine")
     assert "kept.json exists; add --force" in refusal("bench", "--suite", "step", "--quick", "--json", kept)
     assert kept.read_text() == "mine"
+
+
+def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):
+    kept, other = tmp_path / "q.json", tmp_path / "step.json"
+    kept.write_text(json.dumps(suite_result("quality", [])))
+    other.write_text(json.dumps(suite_result("step", [])))
+    said = refusal("bench", "--suite", "quality", "--quick", "--json", kept)
+    assert "q.json exists; add --resume to keep its rows and go on, or --force to replace it" in said
+    said = refusal("bench", "--suite", "quality", "--quick", "--json", other, "--resume")
+    assert "step.json is no file of nvdp bench --suite quality" in said
+
+
+def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_path):
+    file = tmp_path / "q.json"
+    row, seen = {"model": "cnp", "recipe": "quick", "budget": 1.0, "LL": 0.5, "steps": 7}, []
+
+    def interrupted(settings):
+        seen.append(settings.done)
+        settings.save([row])
+        settings.say("cnp, quick, 1 s: LL 0.500 (1 of 26)")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(SUITES, "quality", replace(SUITES["quality"], rows=interrupted))
+    outcome = command("bench", "--suite", "quality", "--json", file)
+    assert outcome.returncode != 0
+    assert "cnp, quick, 1 s: LL 0.500 (1 of 26)\n" in outcome.stderr
+    assert f"the rows so far (1) are saved in {file}: repeat the command with --resume" in outcome.stderr
+    assert json.loads(file.read_text())["rows"] == [row]
+    command("bench", "--suite", "quality", "--json", file, "--resume")
+    assert seen == [(), (row,)]
+    assert "no row is saved" in command("bench", "--suite", "quality").stderr
+
+
+@pytest.mark.parametrize("name", ["step", "step-xeon", "adapt", "fewshot", "growth", "quality", "tables", "real"])
+def test_tables_of_committed_results_fit_a_console_of_80_columns_without_cut_words(name):
+    result = committed(name)
+    lines = printed(result, 80)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+    assert "…" not in text
+    for key in ("model", "shape", "set"):
+        if key in SUITES[result["suite"]].columns:
+            assert {word for row in result["rows"] for word in str(row[key]).split()} <= set(
+                text.replace("│", " ").split()
+            )
+
+
+def test_quartiles_are_shown_where_there_is_room(step_result):
+    low, high = step_result["rows"][0]["ours_quartiles_ms"]
+    narrow, wide = ("\n".join(printed(step_result, width)) for width in (80, 200))
+    assert f"{step_result['rows'][0]['ours_ms']:.1f} ({low:.1f}–{high:.1f})" in wide
+    assert ("(quartiles)" in wide, "(quartiles)" in narrow, "–" in narrow) == (True, False, False)
+    assert f"│{step_result['rows'][0]['ours_ms']:.1f}│" in narrow.replace(" ", "")
+
+
+def test_columns_without_a_number_are_left_out_of_console_and_page(page, step_result):
+    without = {**step_result, "rows": [{**row, "before_over_ours": None} for row in step_result["rows"]]}
+    assert "before" in "\n".join(printed(step_result, 200))
+    assert "before" not in "\n".join(printed(without, 200))
+    parts = section(page, "## Training step").split("### Other machines")
+    for part, name in zip(parts, ("step", "step-xeon"), strict=True):
+        assert ("before / ours |" in part) == ("before_over_ours" in committed(name)["rows"][0])
+
+
+def test_tables_name_processor_and_commit_and_accept_files_without_them(page, step_result):
+    xeon = committed("step-xeon")
+    assert f"{xeon['machine']['processor']}, 1 thread" in printed(xeon, 100)[-1]
+    assert f"commit {xeon['commit']}" in printed(xeon, 100)[-1]
+    for name in report.TEXTS:
+        result = committed(name)
+        assert f"*{report.measured_on(result)}; `nvdp bench --suite {name}`.*" in page
+        assert result["machine"]["processor"] in report.measured_on(result)
+    assert report.measured_on(step_result) == "1 thread, torch "
+
+
+def test_the_page_shows_the_steps_of_every_machine_with_its_floor(page):
+    steps = section(page, "## Training step")
+    places = []
+    for name in ("step", "step-xeon"):
+        result = committed(name)
+        floor, ratio = (
+            statistics.median(row[key] for row in result["rows"]) for key in ("floor_ms", "ours_over_floor")
+        )
+        assert f"| {result['machine']['processor']} | {floor:.1f} | {ratio:.2f} × |" in steps
+        places.append(steps.index(f"*{report.measured_on(result)};"))
+        assert steps.count(f"*{report.measured_on(result)};") == 1
+        for row in result["rows"]:
+            assert f"| {row['shape']} | {row['model']} | {row['ours_ms']:.1f} (" in steps
+    assert places == sorted(places)
+    assert "Ratios to the floor depend on the processor" in steps
+
+
+def test_the_page_has_units_and_says_what_ratios_are(page):
+    assert "median over rounds of\ntheir ratio within a round" in page
+    for name in ("step", "adapt", "fewshot", "growth"):
+        text = section(page, f"## {SUITES[name].title.split(':')[0]}")
+        assert text.strip().startswith("Milliseconds")
+        assert " ms |" in text
+
+
+def test_bfloat16_is_not_called_fastest(page):
+    assert "fastest" not in page
+    adapted = section(page, "## Adapt and predict")
+    assert "| bfloat16, all cores ms |" in adapted
+    many = committed("adapt")["rows"][-1]
+    ratio = many["fastest_ms"] / many["mean_weights_ms"]
+    assert f"*bfloat16, all cores* takes {ratio:.1f} × the time of *mean_weights* for 1,000 tasks" in adapted
+
+
+def test_the_page_names_trainings_that_were_not_run(page):
+    rows = [{"model": m, "recipe": r, "budget": s} for s in SECONDS for m, r in RECIPES]
+    assert quality.not_run(rows) == ""
+    gaps = [
+        row for row in rows if row["budget"] < 300 or (row["budget"] == 300 and row["model"] not in ("anp", "nvdp"))
+    ]
+    assert quality.not_run(gaps) == "Not run: 300 s of anp, nvdp, nvdp (paper); 1,200 s of all models."
+    said = quality.not_run(committed("quality")["rows"])
+    assert not said or said in section(page, "## Log-likelihood against seconds of training")
+
+
+def test_legends_use_the_words_of_the_tables():
+    from nvdp.bench import draw as drawing
+
+    for name, labels in {"step": drawing.STEP_BARS, "growth": drawing.LINES, "fewshot": drawing.HALVES}.items():
+        words = " ".join(SUITES[name].columns)
+        assert all(part in words for label, *_ in labels.values() for part in label.split(", "))
+    adapted = {label for label, _ in drawing.METHODS.values()}
+    assert {f"{label} LL" for label in adapted} <= set(SUITES["adapt"].columns)
 
 
 def test_unknown_suite_is_refused_by_name():

@@ -47,7 +47,7 @@ NAMES = (*TOGETHER, "finetune", *MODULES)
 NOTES = {
     "ours": "NVDP (pretrained gp-nvdp, or --run): adapt, and predict at 400 targets in closed form",
     "mean_weights": "the same with φ at its mean (posterior.at_mean_parameters): no weight uncertainty",
-    "fastest": "mean_weights in bfloat16 (torch.autocast) on all cores",
+    "fastest": "mean_weights in bfloat16 (torch.autocast) on all cores; slower where bfloat16 products are slow",
     "conv": "as ours, by the convolutional NVDP (pretrained gp)",
     "general": "NVDPRegressor's default, the pretrained general model, in the user's units; its mixture is scored as a "
     "Gaussian of the same mean and deviation",

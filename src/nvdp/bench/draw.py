@@ -26,30 +26,30 @@ from nvdp.plots.style import (
 )
 
 STEP_BARS = {
-    "floor": ("matrix products alone", SKY_BLUE),
-    "ours": ("nvdp", BLUE),
-    "autograd": ("straightforward", ORANGE),
-    "autograd_default_malloc": ("straightforward, default malloc", VERMILLION),
+    "floor": ("floor", SKY_BLUE),
+    "ours": ("ours", BLUE),
+    "autograd": ("autograd", ORANGE),
+    "autograd_default_malloc": ("autograd, default malloc", VERMILLION),
 }
 METHODS = {
-    "ours": ("nvdp", BLUE),
-    "mean_weights": ("nvdp, mean weights", BLACK),
-    "conv": ("nvdp-conv", PURPLE),
-    "general": ("nvdp, general model", GREY),
-    "finetune": ("5 gradient steps", SKY_BLUE),
-    "sklearn": ("scikit-learn GP", ORANGE),
-    "gpytorch": ("GPyTorch GP", VERMILLION),
-    "oracle": ("GP with the true kernel", GREEN),
+    "ours": ("ours", BLUE),
+    "mean_weights": ("mean_weights", BLACK),
+    "conv": ("conv", PURPLE),
+    "general": ("general", GREY),
+    "finetune": ("finetune", SKY_BLUE),
+    "sklearn": ("sklearn", ORANGE),
+    "gpytorch": ("gpytorch", VERMILLION),
+    "oracle": ("oracle", GREEN),
 }
 TABLE_BARS = {
-    "ours": ("nvdp fit", BLUE),
-    "mixed": ("mixed model", ORANGE),
+    "ours": ("ours", BLUE),
+    "mixed": ("mixed", ORANGE),
     "mean_curve": ("mean curve of all tasks", GREEN),
 }
 LOWEST_LL = -5.0  # with few points a Gaussian process may be far below
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
-HALVES = {"adapt": ("adapt to the support", BLUE), "predict": ("15 queries a class", SKY_BLUE)}
+HALVES = {"adapt": ("adapt", BLUE), "predict": ("predict", SKY_BLUE)}
 REAL_LINES = {
     "ours": ("nvdp general", BLUE, "o-"),
     "sklearn": ("scikit-learn GP", ORANGE, "s--"),
@@ -57,9 +57,9 @@ REAL_LINES = {
     "forest": ("random forest", GREEN, "v:"),
 }
 LINES = {
-    "ours": ("nvdp, a training step", BLUE, "o-"),
-    "autograd": ("straightforward", VERMILLION, "s--"),
-    "predict": ("nvdp, a prediction", GREEN, "^:"),
+    "ours": ("ours", BLUE, "o-"),
+    "autograd": ("autograd", VERMILLION, "s--"),
+    "predict": ("predict", GREEN, "^:"),
 }
 
 
@@ -75,7 +75,7 @@ def _step(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         group = [row for row in rows if row["shape"] == shape]
         _bars(axes, group, STEP_BARS, "ms")
         axes.set_xticks(
-            range(len(group)), [row["model"] for row in group], rotation=25, ha="right", rotation_mode="anchor"
+            range(len(group)), [row["model"] for row in group], rotation=40, ha="right", rotation_mode="anchor"
         )
         axes.set_title(f"{shape}\n{group[0]['tasks']} tasks of {group[0]['points']} points", fontsize=FONT_SIZE)
         axes.set_ylabel("ms a training step", fontsize=FONT_SIZE)
@@ -141,7 +141,7 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         if skipped:
             sizes = [row["autograd_estimated_bytes"] / 2**20 for row in skipped]
             hollow = {"color": VERMILLION, "linestyle": "none", "marker": "s", "fillstyle": "none", "markersize": 3.5}
-            grid[1, column].plot([row[axis] for row in skipped], sizes, label="estimated, not run", **hollow)
+            grid[1, column].plot([row[axis] for row in skipped], sizes, label="autograd, estimated", **hollow)
         for axes in grid[:, column]:
             axes.set_xscale("log")
             _plain_log_scale(axes)

@@ -100,6 +100,7 @@ def quality_rows(
     recipes_of: Sequence[tuple[str, str]] = RECIPES,
     done: Sequence[dict[str, Any]] = (),
     save: Callable[[list[dict[str, Any]]], None] | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> list[dict[str, Any]]:
     """Train each recipe for each number of seconds, the shortest first, and score it.
 
@@ -109,6 +110,7 @@ def quality_rows(
         recipes_of: Models and presets.
         done: Rows that were measured before; they are kept.
         save: Called with all rows after each new one.
+        say: Called with a line about each new row.
 
     Returns:
         A row for each training, by seconds and recipe.
@@ -121,19 +123,40 @@ def quality_rows(
             said = f"the row of {row['model']} after {row['budget']:g} s was scored on {tasks or 'other'} tasks"
             raise InputError(f"{said}; expected {validation:,}: choose another file")
     rows = list(done)
+    wanted = [(model, preset, budget) for budget in sorted(seconds) for model, preset in recipes_of]
     known = {(row["model"], row["recipe"], row["budget"]) for row in rows}
-    for budget in sorted(seconds):
-        for model, preset in recipes_of:
-            if (model, preset, budget) in known:
-                continue
-            recipe = started(model, preset, budget)
-            recipe.train_until(budget)
-            rows.append(recipe.row(validation))
-            order = [(row["model"], row["recipe"]) for row in rows]
-            rows.sort(key=lambda row: (row["budget"], order.index((row["model"], row["recipe"]))))
-            if save is not None:
-                save(rows)
+    for model, preset, budget in wanted:
+        if (model, preset, budget) in known:
+            continue
+        recipe = started(model, preset, budget)
+        recipe.train_until(budget)
+        new = recipe.row(validation)
+        rows.append(new)
+        known.add((model, preset, budget))
+        order = [(row["model"], row["recipe"]) for row in rows]
+        rows.sort(key=lambda row: (row["budget"], order.index((row["model"], row["recipe"]))))
+        if save is not None:
+            save(rows)
+        if say is not None:
+            count = len(known.intersection(wanted))
+            say(f"{model}, {preset}, {budget:g} s: LL {new['LL']:.3f} ({count} of {len(wanted)})")
     return rows
+
+
+def not_run(rows: Sequence[dict[str, Any]]) -> str:
+    """A sentence with the trainings of the full suite that have no row; empty if there are none.
+
+    >>> not_run([{"model": name, "recipe": preset, "budget": s} for s in SECONDS[:-1] for name, preset in RECIPES])
+    'Not run: 1,200 s of all models.'
+    """
+    done = {(row["model"], row["recipe"], row["budget"]) for row in rows}
+    parts = []
+    for seconds in SECONDS:
+        missing = [recipe for recipe in RECIPES if (*recipe, seconds) not in done]
+        names = [model if preset == "quick" else f"{model} ({preset})" for model, preset in missing]
+        if missing:
+            parts.append(f"{seconds:,.0f} s of " + ("all models" if len(missing) == len(RECIPES) else ", ".join(names)))
+    return f"Not run: {'; '.join(parts)}." if parts else ""
 
 
 @cache

@@ -17,7 +17,7 @@ def bench(
     suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth, quality, tables or real.")] = "step",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: within a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: a minute or two.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
     run: Annotated[Path | None, typer.Option(help="adapt, real: the run folder of a model of yours.")] = None,
     seconds: Annotated[
@@ -40,7 +40,7 @@ def bench(
     ] = None,
     force: Force = False,
 ) -> None:
-    """Measure speed: ours, the straightforward version and the matrix products alone, in turns within one run.
+    """Measure speed: ours, the straightforward version (autograd) and the matrix products alone (floor), in turns.
 
     step: a training step of each model. adapt: adapt + predict beside Gaussian processes and fine-tuning.
     fewshot: the time of each few-shot classifier for a new task.
@@ -61,19 +61,29 @@ def bench(
         raise InputError(f"{before} has no folder nvdp; expected the src folder of an earlier version")
     if resume and (suite != "quality" or json_file is None):
         raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
+    if suite == "quality" and json_file is not None and json_file.is_file() and not (force or resume):
+        raise InputError(f"{json_file} exists; add --resume to keep its rows and go on, or --force to replace it")
     outputs = [*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])]
     check_outputs(outputs, force=force or resume)
-    done = json.loads(json_file.read_text())["rows"] if resume and json_file and json_file.exists() else []
+    rows = _earlier_rows(json_file) if resume and json_file and json_file.exists() else []
 
-    def save(rows: list[dict[str, Any]]) -> None:
+    def save(measured: list[dict[str, Any]]) -> None:
+        rows[:] = measured
         if json_file is not None:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            write_text(json_file, json.dumps(suite_result(suite, rows, quick), indent=1) + "\n")
+            write_text(json_file, json.dumps(suite_result(suite, measured, quick), indent=1) + "\n")
 
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    result = run_suite(suite, Settings(quick, run, seconds, folds, before, tuple(done), save, work), threads)
-    Console().print(table(result))
+    settings = Settings(quick, run, seconds, folds, before, tuple(rows), save, _say, work)
+    try:
+        result = run_suite(suite, settings, threads)
+    except KeyboardInterrupt:
+        if suite == "quality":
+            _say(_what_is_saved(json_file, len(rows)))
+        raise
+    console = Console()
+    console.print(table(result, console.width))
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
         write_text(json_file, json.dumps(result, indent=1) + "\n")
@@ -81,3 +91,25 @@ def bench(
     if plot is not None:
         for path in draw(result, plot):
             typer.echo(f"drew {path}")
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _earlier_rows(file: Path) -> list[dict[str, Any]]:
+    try:
+        result = json.loads(file.read_text())
+    except ValueError:
+        result = None
+    if not isinstance(result, dict) or result.get("suite") != "quality":
+        raise InputError(f"{file} is no file of nvdp bench --suite quality; --resume needs one")
+    return list(result["rows"])
+
+
+def _what_is_saved(file: Path | None, rows: int) -> str:
+    if file is None:
+        return "stopped; no row is saved: with --json FILE each row is, and --resume goes on"
+    if not rows:
+        return "stopped before the first row was measured; nothing is saved"
+    return f"stopped; the rows so far ({rows}) are saved in {file}: repeat the command with --resume to go on"

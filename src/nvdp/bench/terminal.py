@@ -1,0 +1,85 @@
+"""A table for the console: a narrow one wraps cells and headers at spaces and cuts no word."""
+
+from collections.abc import Collection, Sequence
+
+from rich import box
+from rich.cells import cell_len
+from rich.table import Table
+
+Column = Sequence[str]  # the header and the cells
+SHORT = 8  # characters of a cell that is never wrapped
+
+
+def needed_width(columns: Sequence[Column]) -> int:
+    """Characters of a table whose headers are wrapped at spaces and whose cells are not wrapped.
+
+    >>> needed_width([["a model", "np+cnp"], ["ours ms", "4.0"]])
+    13
+    """
+    return sum(_whole_cells(column) for column in columns) + _between(columns, 1)
+
+
+def least_width(columns: Sequence[Column]) -> int:
+    """Characters of a table that is wrapped wherever it can be.
+
+    >>> least_width([["a model", "np+cnp"], ["table", "liver, 285 tasks"]])
+    13
+    """
+    return sum(map(_wrapped, columns)) + _between(columns, 0)
+
+
+def console_table(columns: Sequence[Column], width: int, title: str, caption: str, left: Collection[str] = ()) -> Table:
+    """A table of at most `width` characters, if its longest words fit into them.
+
+    Args:
+        columns: Header and cells of each.
+        width: Characters of the console.
+        title: Above the table.
+        caption: Below it.
+        left: Headers of columns that are aligned on the left, as the first one always is.
+
+    Returns:
+        The table.
+    """
+    padding = 1 if needed_width(columns) <= width else 0
+    grid = Table(title=title, caption=caption, box=box.MINIMAL, show_edge=False, pad_edge=False, padding=(0, padding))
+    for (header, *_), characters in zip(columns, _widths(columns, width - _between(columns, padding)), strict=True):
+        aligned = grid.columns == [] or header in left
+        grid.add_column(header, justify="left" if aligned else "right", width=characters, overflow="fold")
+    for line in list(zip(*columns, strict=True))[1:]:
+        grid.add_row(*line)
+    return grid
+
+
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
+    """Widths with this sum, the widest reduced first: headers are wrapped first, then cells, both at spaces only."""
+    widths = [max(map(cell_len, column)) for column in columns]
+    for least in (
+        list(map(_whole_cells, columns)),
+        list(map(_wrapped, columns)),
+    ):
+        while sum(widths) > room:
+            free = [index for index, width in enumerate(widths) if width > least[index]]
+            if not free:
+                break
+            widths[max(free, key=lambda index: widths[index])] -= 1
+    return widths
+
+
+def _whole_cells(column: Column) -> int:
+    header, *cells = column
+    return max([_longest_word(header), *map(cell_len, cells)])
+
+
+def _wrapped(column: Column) -> int:
+    header, *cells = column
+    least = (cell_len(cell) if cell_len(cell) <= SHORT else _longest_word(cell) for cell in cells)
+    return max([_longest_word(header), *least])
+
+
+def _longest_word(text: str) -> int:
+    return max(map(cell_len, text.split()), default=0)
+
+
+def _between(columns: Sequence[Column], padding: int) -> int:
+    return (len(columns) - 1) * (1 + 2 * padding)
