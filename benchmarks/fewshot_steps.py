@@ -25,7 +25,9 @@ from nvdp.training.presets import shortened
 EPISODES = {"omniglot-fewshot": 100, "miniimagenet": 400}
 # A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
-    "omniglot-fewshot": {"nvdp": (30, 100, 300), PAPER_RATES: (100, 500)} | dict.fromkeys(GRADIENT_STEPS, (300, 1_000)),
+    "omniglot-fewshot": {"nvdp": (8, 30, 100, 300), PAPER_RATES: (100, 500)}
+    | dict.fromkeys(("matching", "protonet"), (2, 8, 30, 100, 300, 1_500))
+    | dict.fromkeys(GRADIENT_STEPS, (300, 1_000)),
     "miniimagenet": {"nvdp": (2, 8, 30, 100), PAPER_RATES: (100, 500), "maml": (100, 500, 1_500)}
     | dict.fromkeys(("matching", "protonet"), (2, 8, 30, 100, 300, 1_500))
     | dict.fromkeys(("meta-sgd", "meta-dropout"), (100, 500)),

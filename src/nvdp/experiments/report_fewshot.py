@@ -1,6 +1,7 @@
 """Tables of few-shot classification as Markdown, made from result files alone; empty where there are no results."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -34,13 +35,16 @@ def extractors_in_words(results: Results, task: str) -> str:
     """The extractors of a task in table 3, e.g. for a sentence "miniImageNet has …".
 
     >>> from pathlib import Path
-    >>> extractors_in_words(Results(Path("results")), "omniglot-fewshot")
-    'three extractors (`conv4`), 96 principal components of each'
+    >>> extractors_in_words(Results(Path("results")), "miniimagenet")
+    'three extractors `conv5-wide` with 128 principal components each'
     """
-    recipes = list(extractors_of(task, results.budget).values())
-    kinds = " and ".join(dict.fromkeys(f"`{each.extractor}`" for each in recipes))
-    count = COUNTS.get(len(recipes), str(len(recipes)))
-    return f"{count} extractors ({kinds}), {recipes[0].components} principal components of each"
+    recipes = extractors_of(task, results.budget).values()
+    parts = []
+    for (kind, components), many in Counter((each.extractor, each.components) for each in recipes).items():
+        what = "" if parts else " extractors" if many > 1 else " extractor"
+        text = f"{COUNTS.get(many, str(many))}{what} `{kind}`"
+        parts.append(text + (f" with {components} principal components" + " each" * (many > 1) if components else ""))
+    return " and ".join(parts)
 
 
 def fewshot_tables(results: Results) -> str:
