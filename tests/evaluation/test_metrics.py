@@ -178,6 +178,9 @@ def test_points_are_scored_by_components_and_spread_is_that_of_functions_drawn_a
     assert 1 < first < 2
     assert first != second
     assert result["spread"] == pytest.approx((first + second) / 2)
+    whole = [Normal(sign * size, 1.0).log_prob(y).mean() for size in (first, second) for sign in (-1, 1)]
+    assert result["expected_log_of_functions"]["PLL"] == pytest.approx(torch.stack(whole).mean().item(), rel=1e-5)
+    assert "expected_log_of_functions" not in evaluate(Constant(), [tasks], samples=2)  # its samples are functions
 
 
 @pytest.mark.parametrize("name", ["nvdp", "np"])

@@ -64,6 +64,7 @@ def evaluate(
     """
     from nvdp.cards import FIT, card_of
     from nvdp.data.public.fetch import use_data_folder
+    from nvdp.evaluation.metrics import OF_FUNCTIONS
     from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run
     from nvdp.system import keep_freed_memory, use_threads
 
@@ -104,6 +105,11 @@ def evaluate(
         numbers += [oracle[name], evaluation["attainable"][name]] if oracle else []
         table.add_row(name, *[f"{number:.3f}" for number in numbers])
     Console().print(table)
+    if OF_FUNCTIONS in evaluation:
+        shown = _in_a_line(evaluation[OF_FUNCTIONS])
+        typer.echo(f"E log p is of sampled hidden layers, the last layer in closed form; of whole functions: {shown}")
+        if of_oracle := evaluation.get(f"oracle_{OF_FUNCTIONS}"):
+            typer.echo(f"the same of the oracle's functions, with the smallest σ of the model: {_in_a_line(of_oracle)}")
     if "training" in evaluation:
         typer.echo(f"training: {evaluation['training']}")
     if oracle:
@@ -119,6 +125,10 @@ def evaluate(
         _show_joint(evaluation["joint"])
     if gates:
         _show_gates(evaluation)
+
+
+def _in_a_line(scores: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in scores.items())
 
 
 def _show_joint(joint: dict[str, Any]) -> None:

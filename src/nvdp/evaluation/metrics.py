@@ -2,11 +2,13 @@
 
 LL averages the log-likelihood over all points of a task, RLL over its context, PLL over its targets; per scalar
 output. Each is computed with the mean parameters, as E_q[log p] (the paper's formula) and as log E_q[p], the log of
-the predictive density of each point. The samples behind the last two are coherent: one φ for each task and sample.
+the predictive density of each point. The samples behind the last two are coherent: one φ for each task and sample. Of a
+model whose last layer is integrated out they are hidden layers, each with the last layer in closed form, so E_q[log p]
+is higher than that of whole functions, all weights sampled; the latter is scored too.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
@@ -26,6 +28,7 @@ FLAVOURS = ("mean_parameters", "expected_log", "log_expected")
 INTERVALS = (0.5, 0.9, 0.95)
 BINS = 15  # of confidence
 NORMAL_95 = 1.96
+OF_FUNCTIONS = "expected_log_of_functions"
 Table = dict[str, dict[str, float]]  # metric → flavour → value
 
 
@@ -146,12 +149,15 @@ class RegressionScores:
         prediction = posterior.components(tasks.x, samples, generator)
         functions = prediction if prediction.coherent else posterior.predict(tasks.x, samples, generator)
         self.add_samples(prediction, functions.spread, tasks)
+        if not prediction.coherent:
+            for metric, values in _by_metric(functions.log_prob_by_sample(tasks.y).mean(0), tasks):
+                self._add(OF_FUNCTIONS, metric, values)
         return functions.spread
 
     def add_log_likelihoods(self, flavour: str, log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in pointwise log-likelihoods of one flavour."""
-        for metric, mask in (("LL", tasks.mask), ("RLL", tasks.is_context), ("PLL", tasks.target.mask)):
-            self._add(metric, flavour, task_means(log_prob, mask))
+        for metric, values in _by_metric(log_prob, tasks):
+            self._add(metric, flavour, values)
 
     def add_samples(self, prediction: Prediction, spread: Float[Tensor, "task point y"], tasks: TaskBatch) -> None:
         """Take in a mixture of predictions, for two flavours and calibration on the targets, and functions' spread."""
@@ -181,8 +187,10 @@ class RegressionScores:
 
     def result(self) -> dict[str, Any]:
         """The scores, coverage of intervals, CRPS, RMSE and spread."""
+        of_functions = {name: moments.mean for (group, name), moments in self.moments.items() if group == OF_FUNCTIONS}
         return {
             "scores": self.scores(),
+            **({OF_FUNCTIONS: of_functions} if of_functions else {}),
             "coverage": {f"{level:.0%}": self.value("coverage", f"{level:.0%}") for level in INTERVALS},
             "crps": self.value("calibration", "crps"),
             "rmse": math.sqrt(self.value("calibration", "mse")),
@@ -195,6 +203,12 @@ class RegressionScores:
     def value(self, group: str, name: str) -> float:
         """The mean of one accumulated quantity."""
         return self.moments[group, name].mean
+
+
+def _by_metric(log_prob: Float[Tensor, "task point y"], tasks: TaskBatch) -> Iterator[tuple[str, Tensor]]:
+    """LL, RLL and PLL of each task, where they have points."""
+    for metric, mask in (("LL", tasks.mask), ("RLL", tasks.is_context), ("PLL", tasks.target.mask)):
+        yield metric, task_means(log_prob, mask)
 
 
 @dataclass
@@ -314,9 +328,10 @@ def evaluate(
         watch: Called with each batch and the spread of the functions sampled for it.
 
     Returns:
-        For regression "scores" (LL, RLL, PLL), "coverage", "crps", "rmse" and "spread"; for classification "accuracy",
-        "nll", "ece" and others with samples, and under "without_sampling" without them; for both the number of tasks
-        and the mean dropout rates.
+        For regression "scores" (LL, RLL, PLL), of a model whose last layer is integrated out also
+        "expected_log_of_functions", the second flavour with all weights sampled, "coverage", "crps", "rmse" and
+        "spread"; for classification "accuracy", "nll", "ece" and others with samples, and under "without_sampling"
+        without them; for both the number of tasks and the mean dropout rates.
     """
     model.eval()
     totals = SCORES[model.config.kind]()

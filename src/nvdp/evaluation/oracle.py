@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from nvdp.data.gp import GPTaskBatch
+from nvdp.data.gp import NOISE, GPTaskBatch
 from nvdp.evaluation.inferred import InferredGP
-from nvdp.evaluation.metrics import RegressionScores, RunningCorrelation
+from nvdp.evaluation.metrics import OF_FUNCTIONS, RegressionScores, RunningCorrelation
 from nvdp.models.config import ModelConfig
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import TaskBatch
@@ -46,6 +46,10 @@ class OracleScores:
         std = torch.ones_like(exact.stds) if fixed else exact.stds.clamp(min=self._config.likelihood.min_std)
         log_prob = Prediction(exact.functions, std).log_prob(tasks.y.double())
         self.scores.add_log_likelihoods("oracle", log_prob, tasks)
+        noise = smallest_std(self._config)
+        of_mean = Prediction(exact.functions, torch.full_like(exact.stds, noise)).log_prob(tasks.y.double())
+        variance = (exact.stds[0].square() - NOISE**2).clamp(min=0)  # of functions
+        self.scores.add_log_likelihoods(OF_FUNCTIONS, of_mean - variance / (2 * noise**2), tasks)
         self.correlation.add(exact.std[tasks.mask], spread.cpu()[tasks.mask])
         if self._left > 0:
             some = tasks.first(self._left)
@@ -56,16 +60,19 @@ class OracleScores:
     def result(self) -> dict[str, Any]:
         """LL, RLL and PLL of the GP that knows and of the one that infers, and the correlation.
 
-        Nothing if no task had a kernel. What inferring costs is measured on some of the tasks and taken off the score
-        of the GP that knows, which is of all of them.
+        Of the GP that knows also E log p over its functions, with the smallest σ that the model can give. Nothing if no
+        task had a kernel. What inferring costs is measured on some of the tasks and taken off the score of the GP that
+        knows, which is of all of them.
         """
         if not self.scores.moments:
             return {}
         correlation = self.correlation.value
-        oracle = {name: row["oracle"] for name, row in self.scores.scores().items()}
+        scores = self.scores.scores()
+        oracle = {name: row["oracle"] for name, row in scores.items()}
         loss = {name: row["loss"] for name, row in self.inferred.scores().items()}
         return {
             "oracle": oracle,
+            f"oracle_{OF_FUNCTIONS}": {name: row[OF_FUNCTIONS] for name, row in scores.items()},
             "attainable": {name: value - loss[name] for name, value in oracle.items()},
             "spread_follows_oracle": None if math.isnan(correlation) else correlation,
         }
