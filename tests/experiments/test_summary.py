@@ -8,10 +8,10 @@ from nvdp.experiments.summary import fewshot_summary, regression_summary, summar
 from nvdp.experiments.table3 import SETTINGS, run_name
 
 
-def images(folder, name, model, score, better_mean=0.0):
+def images(folder, name, model, score, better_mean=0.0, fourier=6):
     scores = {m: {"mean_parameters": score + better_mean, "expected_log": score} for m in ("LL", "RLL", "PLL")}
-    config, evaluation = {"model": {"name": model}}, {"scores": scores, "task": "celeba"}
-    write(folder, "table2", name, config, evaluation)
+    settings = {"name": model, "inputs": {"fourier": fourier}, "likelihood": {"integrate_last": True}}
+    write(folder, "table2", name, {"model": settings}, {"scores": scores, "task": "celeba", "steps": 9})
 
 
 def write(folder, what, name, config, evaluation):
@@ -21,15 +21,32 @@ def write(folder, what, name, config, evaluation):
 
 
 def test_the_best_run_of_each_kind_is_shown_by_the_papers_formula(tmp_path):
-    images(tmp_path, "nvdp-celeba", "nvdp", 0.4, better_mean=0.5)
+    images(tmp_path, "nvdp-celeba", "nvdp", 0.3, fourier=None)
+    images(tmp_path, "nvdp-mixture-celeba", "nvdp", 0.4, better_mean=0.5)
     images(tmp_path, "nvdp-conv-celeba", "nvdp-conv", 0.5)
     images(tmp_path, "nvdp-conv-mixture-celeba", "nvdp-conv", 0.6)
     images(tmp_path, "cnp-celeba", "cnp", 0.45)
     (line,) = regression_summary(Results(tmp_path)).splitlines()[2:]
     assert line == (
-        "| CelebA: LL / PLL | 0.83 / 0.82 | 0.40 / 0.40 `nvdp` | 0.60 / 0.60 `nvdp-conv-mixture` "
-        "| 0.45 / 0.45 `cnp` |  |"
+        "| CelebA: LL / PLL | 0.83 / 0.82 | 0.30 / 0.30 `nvdp` (9) | 0.40 / 0.40 `nvdp-mixture` (9) "
+        "| 0.60 / 0.60† `nvdp-conv-mixture` (9) | 0.45 / 0.45 `cnp` (9) |  |"
     )
+
+
+def test_pretrained_models_count_and_their_functions_are_told(tmp_path):
+    scores = {m: {"expected_log": 0.85} for m in ("LL", "RLL", "PLL")}
+    evaluation = {"model": "nvdp", "task": "gp", "variance": "learned", "tasks": 2_048, "steps": 7, "scores": scores}
+    evaluation |= {"attainable": dict.fromkeys(("LL", "RLL", "PLL"), 1.1)}
+    (tmp_path / "gates").mkdir()
+    for name, tasks in (("plain", 2_048), ("of-few-tasks", 64)):
+        (tmp_path / "gates" / f"{name}.json").write_text(json.dumps(evaluation | {"tasks": tasks}))
+    assert "0.85 / 0.85 / 0.85 `plain` (7)" in summary(Results(tmp_path))
+    assert "of-few-tasks" not in summary(Results(tmp_path))
+    whole = {"expected_log_of_functions": {"LL": -0.96}, "oracle_expected_log_of_functions": {"LL": -0.42}}
+    (tmp_path / "gates" / "plain.json").write_text(json.dumps(evaluation | whole))
+    text = summary(Results(tmp_path))
+    assert "0.85 / 0.85 / 0.85† `plain` (7)" in text
+    assert "LL is `plain` -0.96. The exact GP that knows the kernel then has -0.42" in text
 
 
 def test_few_shot_columns_have_both_ways_and_the_best_other_method(tmp_path):
@@ -39,6 +56,9 @@ def test_few_shot_columns_have_both_ways_and_the_best_other_method(tmp_path):
         write(tmp_path, "table3", run_name(method, SETTINGS[-1], "features"), {}, scores)
     (line,) = fewshot_summary(Results(tmp_path)).splitlines()[2:]
     assert line == "| MiniImageNet 5-way 5-shot | 68.12 ± 1.04 | 50.00 | 51.00 | 60.00 `cnp` |"
+    for method in ("cnp", "maml"):
+        result_path(tmp_path, "table3", "cpu", run_name(method, SETTINGS[-1], "features")).unlink()
+    assert fewshot_summary(Results(tmp_path)) == ""  # no other method
 
 
 def test_without_results_there_is_no_summary(tmp_path):

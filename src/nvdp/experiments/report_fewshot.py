@@ -1,6 +1,7 @@
 """Tables of few-shot classification as Markdown, made from result files alone; empty where there are no results."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -39,7 +40,7 @@ def extractors_in_words(results: Results, task: str) -> str:
     'three extractors `conv5-wide` with 128 principal components each'
     """
     recipes = extractors_of(task, results.budget).values()
-    parts = []
+    parts: list[str] = []
     for (kind, components), many in Counter((each.extractor, each.components) for each in recipes).items():
         what = "" if parts else " extractors" if many > 1 else " extractor"
         text = f"{COUNTS.get(many, str(many))}{what} `{kind}`"
@@ -161,11 +162,17 @@ def per_cent_without_sampling(result: Result) -> Estimate:
     return per_cent({"evaluation": result["evaluation"]["without_sampling"]})
 
 
-def nvdp_ahead(rows: dict[str, Result], measure: Callable[[Result], Estimate] = per_cent) -> tuple[str, Estimate]:
-    """The best other method of a column, and NVDP's accuracy minus its."""
-    scores = {name: measure(row) for name, row in rows.items() if name not in ("nvdp", PAPER_RATES)}
-    best = max(scores, key=lambda name: scores[name][0])
-    return best, minus(measure(rows["nvdp"]), scores[best])
+Measure = Callable[[Result], Estimate]
+
+
+def best_other(rows: dict[str, Result], measure: Measure = per_cent) -> str | None:
+    """The best method of a column that is not NVDP; None if there is no other."""
+    return max(rows.keys() - {"nvdp", PAPER_RATES}, key=lambda name: measure(rows[name])[0], default=None)
+
+
+def nvdp_ahead(rows: dict[str, Result], best: str, measure: Measure = per_cent) -> Estimate:
+    """NVDP's accuracy minus that of another method."""
+    return minus(measure(rows["nvdp"]), measure(rows[best]))
 
 
 def _without_sampling(evaluation: dict[str, Any]) -> tuple[str, str]:
@@ -176,6 +183,15 @@ def _without_sampling(evaluation: dict[str, Any]) -> tuple[str, str]:
 
 def _accuracy(evaluation: dict[str, Any]) -> str:
     return f"{100 * evaluation['accuracy']:.2f} ± {100 * evaluation['interval95']:.2f}"
+
+
+def printed_value(value: Any) -> float:
+    """The paper's number without its interval; −∞ if it prints none.
+
+    >>> printed_value([54.06, 1.86]), printed_value(98.1), printed_value(None)
+    (54.06, 98.1, -inf)
+    """
+    return -math.inf if value is None else float(value[0] if isinstance(value, list) else value)
 
 
 def printed_accuracy(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from nvdp.evaluation.metrics import FLAVOURS
 from nvdp.experiments.claims import CLEAR
 from nvdp.experiments.figure3 import EXACT
-from nvdp.experiments.report_fewshot import REGIMES, nvdp_ahead, per_cent, per_cent_without_sampling
+from nvdp.experiments.report_fewshot import REGIMES, best_other, nvdp_ahead, per_cent, per_cent_without_sampling
 from nvdp.experiments.report_tables import (
     FLAVOUR_TITLES,
     METRICS,
@@ -20,7 +20,7 @@ from nvdp.experiments.report_tables import (
     standard_error,
 )
 from nvdp.experiments.results import Result
-from nvdp.experiments.table3 import PAPER_RATES, SETTINGS
+from nvdp.experiments.table3 import SETTINGS
 
 COLLAPSED_RATE = 0.02  # a mean rate below this is near the floor of 0.01
 
@@ -151,14 +151,16 @@ def fewshot_in_words(results: Results) -> str:
     for regime, title in REGIMES.items():
         for setting in SETTINGS:
             rows = results.table3(setting, regime)
-            if "nvdp" not in rows or not set(rows) - {"nvdp", PAPER_RATES}:
+            if "nvdp" not in rows or best_other(rows) is None:
                 continue
             ways = {"with 10 samples": per_cent}
             if all("without_sampling" in row["evaluation"] for row in rows.values()):
                 ways = {"without sampling": per_cent_without_sampling} | ways
             gaps = []
             for way, measure in ways.items():
-                best, difference = nvdp_ahead(rows, measure)
-                gaps.append(f"`nvdp` minus `{best}`, the best other method: {in_words(*difference, digits=2)} {way}")
+                best = best_other(rows, measure)
+                assert best is not None
+                gap = in_words(*nvdp_ahead(rows, best, measure), digits=2)
+                gaps.append(f"`nvdp` minus `{best}`, the best other method: {gap} {way}")
             lines.append(f"- {setting.paper}, {title}: {'; '.join(gaps)}.")
     return "\n".join(lines)
