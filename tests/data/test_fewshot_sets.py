@@ -211,9 +211,9 @@ def test_an_episode_of_features_has_the_images_of_an_episode_of_images(tmp_path,
     monkeypatch.setenv("NVDP_DATA", str(tmp_path))
     mix = torch.randn(784, 3, generator=torch.Generator().manual_seed(0))
     said = []
-    monkeypatch.setattr("nvdp.data.features.LONG", 0.0)
+    monkeypatch.setattr("nvdp.data.features.LONG_MINUTES", 0.0)
     write_features(OmniglotClasses(), tmp_path / "out", lambda x: x @ mix, 3, "weights", said.append)
-    assert said[0].startswith("train: features of 13,200 images will take about 0 minutes")
+    assert said[0].startswith("train: features of 13,200 images will take about 2 minutes")
     assert said[1] == "train: features of 13,200 images of 4,400 classes"
     shape = EpisodeConfig(3, 1, 2)
     images = task_source("omniglot-fewshot", episodes=shape)

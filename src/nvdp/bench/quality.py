@@ -38,7 +38,7 @@ RECIPES = (  # model, preset
     ("cnp", "quick"),
 )
 SECONDS = (30.0, 60.0, 120.0, 300.0, 1_200.0)
-# Some tasks are far worse than others: LL of 128 has a standard error of 0.1, of 1,024 one of 0.03.
+# Some tasks are far worse than others: the LL of 128 has a standard error of 0.05 to 0.1, of 1,024 one of 0.02 to 0.04.
 TRIAL_STEPS, VALIDATION_TASKS, QUICK_TASKS, SAMPLES = 10, 1_024, 128, 4
 MIN_STD = ModelConfig().likelihood.min_std
 NOTES = {
@@ -82,6 +82,7 @@ class Recipe:
             "recipe": self.config.preset,
             "budget": self.budget,
             "tasks": validation,
+            "samples": SAMPLES,
             "seconds": self.spent,
             "steps": self.trainer.step,
             "ours_ms": 1e3 * self.spent / self.trainer.step,
@@ -116,12 +117,13 @@ def quality_rows(
         A row for each training, by seconds and recipe.
 
     Raises:
-        InputError: If an earlier row was scored on another number of tasks.
+        InputError: If an earlier row was scored on other numbers of tasks or samples.
     """
     for row in done:
-        if (tasks := row.get("tasks")) != validation:
-            said = f"the row of {row['model']} after {row['budget']:g} s was scored on {tasks or 'other'} tasks"
-            raise InputError(f"{said}; expected {validation:,}: choose another file")
+        if (scored := (row.get("tasks"), row.get("samples"))) != (validation, SAMPLES):
+            said = f"the row of {row['model']} after {row['budget']:g} s was scored on {scored[0]} tasks"
+            said += f" with {scored[1]} samples; expected {validation:,} and {SAMPLES}"
+            raise InputError(f"{said}: choose another file")
     rows = list(done)
     wanted = [(model, preset, budget) for budget in sorted(seconds) for model, preset in recipes_of]
     known = {(row["model"], row["recipe"], row["budget"]) for row in rows}

@@ -1,4 +1,4 @@
-"""A table for the console: a narrow one wraps cells and headers at spaces and cuts no word."""
+"""A table for the console: a narrow one wraps cells and headers at spaces, and cuts words only if it must."""
 
 from collections.abc import Collection, Sequence
 
@@ -52,12 +52,9 @@ def console_table(columns: Sequence[Column], width: int, title: str, caption: st
 
 
 def _widths(columns: Sequence[Column], room: int) -> list[int]:
-    """Widths with this sum, the widest reduced first: headers are wrapped first, then cells, both at spaces only."""
+    """Widths for this room, the widest reduced first: headers are wrapped first, then cells; no word is cut."""
     widths = [max(map(cell_len, column)) for column in columns]
-    for least in (
-        list(map(_whole_cells, columns)),
-        list(map(_wrapped, columns)),
-    ):
+    for least in (list(map(_whole_cells, columns)), list(map(_wrapped, columns))):
         while sum(widths) > room:
             free = [index for index, width in enumerate(widths) if width > least[index]]
             if not free:

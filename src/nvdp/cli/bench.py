@@ -75,7 +75,17 @@ def bench(
 
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    settings = Settings(quick, run, seconds, folds, before, tuple(rows), save, _say, work)
+    settings = Settings(
+        quick=quick,
+        run=run,
+        seconds=seconds,
+        folds=folds,
+        before=before,
+        done=tuple(rows),
+        save=save,
+        say=_say,
+        work=work,
+    )
     try:
         result = run_suite(suite, settings, threads)
     except KeyboardInterrupt:
@@ -102,7 +112,7 @@ def _earlier_rows(file: Path) -> list[dict[str, Any]]:
         result = json.loads(file.read_text())
     except ValueError:
         result = None
-    if not isinstance(result, dict) or result.get("suite") != "quality":
+    if not isinstance(result, dict) or result.get("suite") != "quality" or "rows" not in result:
         raise InputError(f"{file} is no file of nvdp bench --suite quality; --resume needs one")
     return list(result["rows"])
 

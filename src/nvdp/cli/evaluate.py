@@ -193,6 +193,8 @@ def _show_classifier(scores: dict[str, Any]) -> None:
     ):
         numbers = f"± {each['interval95']:.2%}", f"{each['nll']:.3f}", f"{each['ece']:.3f}"
         table.add_row(title, f"{each['accuracy']:.2%}", *numbers)
+    if nearest := scores.get("nearest_mean"):
+        table.add_row("nearest class mean", f"{nearest['accuracy']:.2%}", f"± {nearest['interval95']:.2%}", "", "")
     Console().print(table)
 
 

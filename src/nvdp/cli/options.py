@@ -15,6 +15,11 @@ def find(run: Path) -> Path:
     return find_run(run)
 
 
+def say_new_run(out: Path) -> None:
+    """Say that --resume found nothing."""
+    typer.echo(f"nothing to resume in {out}; a new run begins", err=True)
+
+
 Run = Annotated[
     Path,
     typer.Argument(

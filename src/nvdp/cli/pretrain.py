@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given, say_new_run
 from nvdp.errors import InputError
 
 DEFAULT_MINUTES = 30.0
@@ -30,7 +30,8 @@ def pretrain(
     extractor: Annotated[
         str | None,
         typer.Option(
-            help="conv4, conv5, conv5-patches, conv4-wide or conv5-wide: 9 and 11 times the weights. "
+            help="conv4, conv5, conv5-patches, or a wide one: conv4-wide has 9 times the weights of conv4, conv5-wide "
+            "11 times those of conv5-patches. "
             "(default: conv4; conv5-patches at 64 pixels or more)"
         ),
     ] = None,
@@ -163,7 +164,7 @@ def pretrain(
     if not (out / CONFIG).exists() and (precision is None or steps is None):
         config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
     if resume and not (out / CONFIG).exists():
-        typer.echo(f"nothing to resume in {out}; a new run begins", err=True)
+        say_new_run(out)
     try:
         stopped = run_pretraining(
             config, out, resume, device, threads, not quiet, lambda line: typer.echo(line, err=True)

@@ -240,7 +240,7 @@ def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     if summary.problem is not None:
         typer.echo(summary.problem)
     if (accuracy := about.get("nearest_mean_accuracy")) is not None:
-        typer.echo(f"nearest class mean on validation classes: {accuracy:.1%}")
+        typer.echo(f"nearest class mean on validation classes, 1-shot with at most 5 classes: {accuracy:.1%}")
     if summary.state == FINISHED and not about["features_written"]:
         typer.echo(f"its features are not written: `nvdp pretrain {summary.task} --resume --out {folder}` writes them")
     typer.echo(json.dumps(about["settings"], indent=2))

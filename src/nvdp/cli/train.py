@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given, say_new_run
 from nvdp.errors import InputError, unknown_name
 
 MODEL, OBJECTIVE, FEWSHOT, FOLDER, MACHINE = (
@@ -188,7 +188,7 @@ def train(
         config = RunConfig.load(out / CONFIG)
     else:
         if resume:
-            typer.echo(f"nothing to resume in {out}; a new run begins", err=True)
+            say_new_run(out)
         names = task, model or "nvdp", preset or "cpu"
         config = preset_config(
             *names, variance or "learned", image_data(*names, **pictures), extractor=extractor, **episodes

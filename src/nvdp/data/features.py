@@ -28,7 +28,7 @@ from nvdp.system import write_text
 
 FOLDER, CLASSES = "features", "classes.json"
 MOST_NUMBERS = 1 << 21  # of the images that pass an extractor together
-LONG = 1.0  # minutes from which features are announced
+LONG_MINUTES = 1.0  # from which features are announced
 ROWS = 1 << 13  # of features that are concatenated at a time
 Extract = Callable[[Float[Tensor, "image vector"]], Float[Tensor, "image feature"]]
 
@@ -187,9 +187,8 @@ def _timed(parts: Iterator[np.ndarray], split: str, images: int, said: Callable[
     """The same parts; says after the first one how long all will take, if that is long."""
     began = time.monotonic()
     for index, part in enumerate(parts):
-        minutes = (time.monotonic() - began) / 60 * images / max(1, len(part))
-        if index == 0 and minutes > LONG:
-            said(f"{split}: features of {images:,} images will take about {minutes:.0f} minutes")
+        if index == 0 and (minutes := (time.monotonic() - began) / 60 * images / max(1, len(part))) > LONG_MINUTES:
+            said(f"{split}: features of {images:,} images will take about {max(2, round(minutes))} minutes")
         yield part
 
 

@@ -91,7 +91,9 @@ def evaluate_run(
 
     Returns:
         The run's name and task, what `nvdp.evaluation.metrics.evaluate` returns and, for regression, `joint`: what
-        `nvdp.evaluation.joint.joint_scores` returns, and of tasks with few points `own_contexts`, of the same module.
+        `nvdp.evaluation.joint.joint_scores` returns, and of tasks with few points `own_contexts`, of the same module;
+        of a classifier on features `nearest_mean` (the nearest class mean on the same episodes) and
+        `nearest_mean_accuracy` (5-way 1-shot on validation classes).
         Where they were asked for, also what `nvdp.evaluation.gates.gates` returns.
     """
     config, model, step = load_any_run(folder)
