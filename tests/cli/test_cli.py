@@ -177,6 +177,7 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     assert nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page).returncode == 0
     assert "figures/figure9.png" in page.read_text()
     assert (page.parent / "figures" / "figure9.png").exists()
+    assert "must be different files" in refusal("report", tmp_path / "results", "--out", page.with_name("speed.md"))
     page.write_text("a page of mine")
     again = nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page)
     assert (again.returncode, page.read_text()) == (2, "a page of mine")

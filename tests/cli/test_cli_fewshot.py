@@ -177,6 +177,36 @@ def test_pretraining_that_is_stopped_at_its_features_keeps_the_extractor(places,
     assert f"nothing to resume in {tmp_path / 'new'}; a new run begins" in new.stderr
 
 
+def test_pretraining_goes_on_with_the_images_it_began_with_alone(places, tmp_path):
+    shutil.copytree(places / "classes", tmp_path / "classes")
+    folder = ["--folder", tmp_path / "classes", "--size", "16", "--quiet"]
+    few = ["--steps", "2", "--batch", "16", "--precision", "32-true", "--views", "image"]
+    ok("pretrain", TASK, *folder, *few, "--out", tmp_path / "out")
+    name = split_classes(sorted(path.name for path in (tmp_path / "classes").iterdir()))["test"][0]
+    first = sorted((tmp_path / "classes" / name).iterdir())[0]
+    before = first.read_bytes()
+    Image.fromarray(255 - np.array(Image.open(first))).save(first)
+    fewshot_folder._split.cache_clear()
+    line = refusal("pretrain", TASK, "--out", tmp_path / "out", "--resume", "--quiet")
+    assert "was begun with other test images or classes; put them back" in line
+    first.write_bytes(before)
+    fewshot_folder._split.cache_clear()
+    ok("pretrain", TASK, "--out", tmp_path / "out", "--resume", "--quiet")
+    inside = refusal("pretrain", TASK, *folder, *few, "--out", tmp_path / "classes" / "out")
+    assert "where it would be taken for a class" in inside
+
+
+def test_names_are_shown_as_they_are(places, own_pictures, tmp_path):
+    for old, new in zip(own_pictures, ("[red]x", "[green]x", ":smile:"), strict=True):
+        shutil.copytree(places / "support" / old, tmp_path / "support" / new)
+    with mock.patch.dict(os.environ, COLUMNS="100"):
+        shown = ok("classify", places / "images", "--support", tmp_path / "support", "--query", places / "flat")
+        assert all(name in shown.splitlines()[1] for name in ("[red]x", "[green]x", ":smile:"))
+    with mock.patch.dict(os.environ, COLUMNS="40"):
+        shown = ok("classify", places / "images", "--support", tmp_path / "support", "--query", places / "flat")
+    assert "probability" in shown  # of the most probable class alone
+
+
 def test_a_stopped_run_is_resumed_by_the_same_command(places, tmp_path):
     command = ["train", TASK, "--folder", places / "classes", "--size", "16", *QUICK, "--model", "cnp", "--steps", "3"]
     ok(*command, "--out", tmp_path / "run")

@@ -154,7 +154,7 @@ def test_an_extractor_is_told_with_its_accuracy_and_whether_its_features_are_the
     numbers = {"steps": 7, "seconds": 2.0, "nearest_mean_accuracy": 0.625}
     save_tensors(tmp_path / "extractor.safetensors", {"a": torch.zeros(1)}, numbers)
     text = nvdp("info", tmp_path).stdout
-    assert "nearest class mean on validation classes, 1-shot with at most 5 classes: 62.5%" in text
+    assert "nearest class mean, all features, at most 5 validation classes, 1-shot: 62.5%" in text
     assert f"its features are not written: `nvdp pretrain omniglot-fewshot --resume --out {tmp_path}` writes" in text
     about = told(tmp_path, "info")
     assert (about["state"], about["seconds"], about["settings"]["batch"]) == ("finished", 2.0, 256)

@@ -1,6 +1,7 @@
 """The queue does what is missing, repeats nothing, names what failed; the page is made from its files alone."""
 
 import json
+import shutil
 from dataclasses import asdict, replace
 
 import pytest
@@ -109,6 +110,14 @@ def test_the_readme_has_the_best_of_the_runs_that_were_scored_on_enough_tasks(ta
     ours = f"{cells['nvdp']}† `nvdp-learned` (2)"
     row = f"| 0.83 / 1.10 / 0.81 |  | {ours} | {ours} | {cells['cnp']} `cnp-learned` (2) |"
     assert row in readme_block(table1)
+
+
+def test_two_results_of_one_name_are_refused(table1, tmp_path):
+    shutil.copytree(table1, tmp_path / "results")
+    path = result_path(tmp_path / "results", "table1", "cpu", "nvdp-learned")
+    shutil.copy(path, path.with_name("cpu-copy.json"))
+    with pytest.raises(InputError, match="has the name 'nvdp-learned' of another result"):
+        results_page(tmp_path / "results")
 
 
 def test_experiments_that_share_a_run_share_its_scores(tmp_path):

@@ -408,7 +408,8 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
     yield "|" + " --- |" * len(columns)
     for line in zip(*columns.values(), strict=True):
         yield "| " + " | ".join(line) + " |"
-    yield f"\n*{measured_on(result)}; `nvdp bench --suite {result['suite']}`.*\n"
+    quick = " --quick" if result.get("quick") else ""
+    yield f"\n*{measured_on(result)}; `nvdp bench --suite {result['suite']}{quick}`.*\n"
 
 
 def _other_machines(results: Sequence[dict[str, Any]]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The command that measures speed: ``nvdp bench``."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ from rich.console import Console
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Force
 from nvdp.errors import InputError
+
+ROW = {"model", "recipe", "budget", "seconds", "steps", "LL"}  # of suite quality
 
 
 @app.command(rich_help_panel=PAPER)
@@ -59,18 +62,21 @@ def bench(
 
     if before is not None and not (before / "nvdp").is_dir():
         raise InputError(f"{before} has no folder nvdp; expected the src folder of an earlier version")
+    if seconds is not None and not math.isfinite(seconds):
+        raise InputError(f"--seconds is {seconds}; expected a finite number")
     if resume and (suite != "quality" or json_file is None):
         raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
     if suite == "quality" and json_file is not None and json_file.is_file() and not (force or resume):
         raise InputError(f"{json_file} exists; add --resume to keep its rows and go on, or --force to replace it")
-    outputs = [*([json_file] if json_file else []), *(figure_paths(plot) if plot else [])]
-    check_outputs(outputs, force=force or resume)
+    check_outputs([json_file] if json_file else [], force=force or resume)
+    check_outputs(figure_paths(plot) if plot else [], force=force)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
     rows = _earlier_rows(json_file) if resume and json_file and json_file.exists() else []
 
     def save(measured: list[dict[str, Any]]) -> None:
         rows[:] = measured
         if json_file is not None:
-            json_file.parent.mkdir(parents=True, exist_ok=True)
             write_text(json_file, json.dumps(suite_result(suite, measured, quick), indent=1) + "\n")
 
     if suite == "adapt" and (missing := missing_peers()):
@@ -95,7 +101,6 @@ def bench(
     console = Console()
     console.print(table(result, console.width))
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
         write_text(json_file, json.dumps(result, indent=1) + "\n")
         typer.echo(f"wrote {json_file}")
     if plot is not None:
@@ -108,13 +113,19 @@ def _say(line: str) -> None:
 
 
 def _earlier_rows(file: Path) -> list[dict[str, Any]]:
+    from nvdp.bench.timing import machine
+
     try:
         result = json.loads(file.read_text())
     except ValueError:
         result = None
-    if not isinstance(result, dict) or result.get("suite") != "quality" or "rows" not in result:
-        raise InputError(f"{file} is no file of nvdp bench --suite quality; --resume needs one")
-    return list(result["rows"])
+    rows = result.get("rows") if isinstance(result, dict) and result.get("suite") == "quality" else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= ROW for row in rows):
+        raise InputError(f"{file} is no file of nvdp bench --suite quality, or a damaged one; --resume needs one")
+    measured, here = (on.get("processor") for on in (result["machine"], machine(False)))
+    if measured != here:
+        raise InputError(f"{file} was measured on '{measured}', this is '{here}'; choose another file")
+    return rows
 
 
 def _what_is_saved(file: Path | None, rows: int) -> str:

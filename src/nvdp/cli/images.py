@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from nvdp.cli import app
 from nvdp.cli.options import PICTURES, AsJson, Force, find
 from nvdp.errors import InputError
 
-SHOWN_CLASSES = 8  # columns of the table of probabilities
+SHOWN_CLASSES, DIGITS, BETWEEN = 8, 5, 3  # columns of the table of probabilities; characters of one and its borders
 
 
 @app.command(rich_help_panel=PICTURES)
@@ -146,12 +148,16 @@ def classify(
 
 
 def _show(names: list[str], rows: list[dict[str, Any]]) -> None:
-    wide = len(names) > SHOWN_CLASSES
-    table = Table(Column("picture", overflow="fold"), "class", *(["probability"] if wide else names))
+    """Every class has a column if they fit into half of the console; otherwise the most probable one is shown."""
+    console = Console(emoji=False)
+    columns = sum(max(cell_len(name), DIGITS) + BETWEEN for name in names)
+    wide = len(names) > SHOWN_CLASSES or columns > console.width // 2
+    titles = ["picture", "class", *(["probability"] if wide else map(escape, names))]
+    table = Table(*(Column(title, overflow="fold") for title in titles))
     for row in rows:
-        top = row["class"]
-        right = row.get("true", top) == top
+        top, true = row["class"], row.get("true", row["class"])
         shown = [top] if wide else names
         cells = [f"{row['probabilities'][name]:.3f}" for name in shown]
-        table.add_row(row["file"], top if right else f"[red]{top} (is {row['true']})", *cells)
-    Console().print(table)
+        name = escape(top) if true == top else f"[red]{escape(top)} (is {escape(true)})[/]"
+        table.add_row(escape(row["file"]), name, *cells)
+    console.print(table)

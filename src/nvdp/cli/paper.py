@@ -7,6 +7,7 @@ import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Address, DataDir, Device, Force
+from nvdp.errors import InputError
 
 GENERATED = "`nvdp report`"  # near the top of every page that it writes
 
@@ -47,7 +48,7 @@ def reproduce(
     Example: nvdp reproduce table1 --budget quick
     """
     from nvdp.data.public.fetch import use_data_folder
-    from nvdp.errors import InputError, unknown_name
+    from nvdp.errors import unknown_name
     from nvdp.experiments.executors import executor_named
     from nvdp.experiments.plan import BUDGETS
     from nvdp.experiments.reproduce import experiments_named
@@ -97,6 +98,12 @@ def report(
     from nvdp.experiments.results import read_figure
     from nvdp.system import check_outputs, write_text
 
+    speed_file = out.with_name("speed.md")
+    if len({path.resolve() for path in (out, speed_file, *([readme] if readme else []))}) < 2 + (readme is not None):
+        raise InputError(f"--out {out}, the page {speed_file} and --readme must be different files")
+    block = readme_block(results, budget) if readme else ""
+    if readme is not None:
+        with_block(readme.read_text(), block)  # refused before anything is written
     written = [
         path for path in (out, out.with_name("speed.md")) if path.exists() and GENERATED in path.read_text()[:400]
     ]
@@ -115,5 +122,5 @@ def report(
         write_text(out.with_name("speed.md"), speed)
         typer.echo(f"wrote {out.with_name('speed.md')}")
     if readme is not None:
-        write_text(readme, with_block(readme.read_text(), readme_block(results, budget)))
+        write_text(readme, with_block(readme.read_text(), block))
         typer.echo(f"updated the table in {readme}")

@@ -138,6 +138,8 @@ def pretrain(
     use_threads(threads)
     if minutes is not None and steps is not None:
         raise InputError(f"--minutes {minutes:g} and --steps {steps} exclude each other")
+    if folder and out.resolve().is_relative_to(folder.resolve()):
+        raise InputError(f"--out {out} is inside --folder {folder}, where it would be taken for a class")
     place = str(folder.resolve()) if folder else None
     data = given({"folder": place, "size": size, "channels": channels})
     settings = {"steps": steps, "head": head, "learning_rate": learning_rate, "batch": batch, "seed": seed}

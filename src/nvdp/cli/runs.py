@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from nvdp.cli import app
@@ -107,8 +108,9 @@ def runs(
     table = Table("run", "model", "task", Column("steps", justify="right"), "state", Column("LL", justify="right"))
     for run in found:
         state = f"[red]{run.state}" if run.state == DAMAGED else run.state
-        table.add_row(run.name, run.model, run.task, _steps_text(run), state, "" if run.LL is None else f"{run.LL:.3f}")
-    Console().print(table)
+        logged = "" if run.LL is None else f"{run.LL:.3f}"
+        table.add_row(escape(run.name), run.model, run.task, _steps_text(run), state, logged)
+    Console(emoji=False).print(table)
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -240,7 +242,7 @@ def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     if summary.problem is not None:
         typer.echo(summary.problem)
     if (accuracy := about.get("nearest_mean_accuracy")) is not None:
-        typer.echo(f"nearest class mean on validation classes, 1-shot with at most 5 classes: {accuracy:.1%}")
+        typer.echo(f"nearest class mean, all features, at most 5 validation classes, 1-shot: {accuracy:.1%}")
     if summary.state == FINISHED and not about["features_written"]:
         typer.echo(f"its features are not written: `nvdp pretrain {summary.task} --resume --out {folder}` writes them")
     typer.echo(json.dumps(about["settings"], indent=2))

@@ -58,6 +58,14 @@ class ClassPool:
         """Images of each class, turned ones included."""
         return np.tile(self.counts, self.classes // len(self.names))
 
+    def digest(self) -> str:
+        """What identifies the points and their classes."""
+        named = repr((list(self.names), self.counts.tolist(), self.turned, self.points.shape, str(self.points.dtype)))
+        found = hashlib.blake2b(named.encode(), digest_size=16)
+        for start in range(0, len(self.points), PART):
+            found.update(np.ascontiguousarray(self.points[start : start + PART]).data)
+        return found.hexdigest()
+
     def name(self, index: int) -> str:
         """The name of a class."""
         turns, base = divmod(index, len(self.names))
@@ -218,6 +226,7 @@ def file_digest(path: Path) -> str:
 
 
 SHARE = 0.15  # of the classes is for validation, and as much for testing
+FEWEST_CLASSES = 3  # of a folder: one for each split
 PART = 256  # pictures decoded at a time
 Classes = Mapping[str, Sequence[Path]]
 
@@ -317,5 +326,7 @@ def _split(config: DataConfig, folder: Path, split: str) -> ClassPool:
     classes = class_files(folder)
     if empty := [name for name, files in classes.items() if not files]:
         raise InputError(f"class '{empty[0]}' of {folder} has 0 pictures; add some, or remove its folder")
+    if len(classes) < FEWEST_CLASSES:
+        raise InputError(f"{folder} has {len(classes)} classes; expected at least {FEWEST_CLASSES}, one for each split")
     chosen = {name: classes[name] for name in split_classes(list(classes))[split]}
     return pool_of_files(chosen, config, first_file(classes), f"{folder.resolve()} {split}")

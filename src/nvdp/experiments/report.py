@@ -117,8 +117,8 @@ def with_block(text: str, block: str) -> str:
     >>> with_block("a <!-- results:begin --> old <!-- results:end --> z", "new").splitlines()[1]
     'new'
     """
-    if text.count(BEGIN) != 1 or text.count(END) != 1:
-        raise InputError(f"the file needs the markers {BEGIN} and {END} once each")
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise InputError(f"the file needs the markers {BEGIN} and {END} once each, in this order")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END)[1]}"
 

@@ -53,11 +53,16 @@ def read_results(folder: Path, what: str, budget: str) -> dict[str, Result]:
         budget: Whose results to read.
 
     Returns:
-        Results by name of the run, ordered by name; empty if there are none.
+        Results by name of the run, ordered by name; empty if there are none. Two of one name are refused.
     """
     paths = [p for p in sorted((folder / what).glob(f"{budget}-*.json")) if not p.name.endswith(FIGURE_SUFFIX)]
-    results = [read_result(path) for path in paths]
-    return {result["name"]: result for result in results}
+    results: dict[str, Result] = {}
+    for path in paths:
+        result = read_result(path)
+        if result["name"] in results:
+            raise InputError(f"{path} has the name '{result['name']}' of another result; remove one of them")
+        results[result["name"]] = result
+    return results
 
 
 def read_figure(folder: Path, what: str, budget: str) -> Any | None:

@@ -1,5 +1,6 @@
 """Pretraining: a feature extractor learns from the training classes; few-shot models then use its features."""
 
+import json
 import math
 import time
 from collections.abc import Callable
@@ -11,13 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nvdp.data.class_pools import ClassPool
+from nvdp.data.class_pools import ClassPool, ClassSource
 from nvdp.data.episodes import class_source
-from nvdp.data.features import images_at_once, write_features
+from nvdp.data.features import FOLDER, images_at_once, write_features
+from nvdp.data.image_files import SPLITS
 from nvdp.data.source import NO_DATA, DataConfig
 from nvdp.errors import InputError
 from nvdp.nn.extractors import principal_projection
-from nvdp.system import avoid_broken_amx, chosen_device, keep_freed_memory, use_threads, write_text
+from nvdp.system import (
+    avoid_broken_amx,
+    chosen_device,
+    keep_freed_memory,
+    remove_unfinished,
+    use_threads,
+    write_text,
+)
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import FEATURE_SETTINGS, FULL_PRECISION, PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
@@ -30,6 +39,7 @@ from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG, check_finite, only_process, start_run
 
+IMAGES = "images.json"  # what identifies the images that a run began with
 VALIDATION_EPISODES = 100
 PROJECTION_IMAGES = 8_192  # training images by whose features it is found, at most
 TIMED_STEPS, FEWEST_CLASSES = 3, 2
@@ -97,6 +107,8 @@ def pretrain(
     of_features = {name: getattr(before, name) for name in FEATURE_SETTINGS}
     start_run(folder, replace(config, **of_features), resume, finished)
     with only_process(folder):
+        remove_unfinished(folder / FOLDER)
+        _check_images(source, folder)
         if config != before:
             write_text(folder / CONFIG, config.to_json())
     with only_process(folder):  # again, as the lock is that of the file
@@ -112,6 +124,23 @@ def pretrain(
         extract, origin = load_extractor(folder, device)
         write_features(source, folder, extract, config.features, origin, said)
     return None
+
+
+def _check_images(source: ClassSource, folder: Path) -> None:
+    """Note which images a run begins with, and refuse others later; runs of earlier versions have no such note."""
+    path, now = folder / IMAGES, {split: source.split(split).digest() for split in SPLITS}
+    if not path.exists():
+        write_text(path, json.dumps(now, indent=2) + "\n")
+        return
+    try:
+        before = json.loads(path.read_text())
+    except ValueError:
+        raise InputError(f"{path} cannot be read as JSON; choose another --out") from None
+    if changed := [split for split in SPLITS if before.get(split) != now[split]]:
+        raise InputError(
+            f"{folder} was begun with other {' and '.join(changed)} images or classes; "
+            "put them back, or choose another --out"
+        )
 
 
 def _training_images(config: PretrainConfig) -> TrainingImages:
