@@ -191,6 +191,10 @@ def test_pretraining_goes_on_with_the_images_it_began_with_alone(places, tmp_pat
     assert "was begun with other test images or classes; put them back" in line
     first.write_bytes(before)
     fewshot_folder._split.cache_clear()
+    assert json.loads(ok("info", tmp_path / "out", "--json"))["features_problem"] is None
+    (tmp_path / "out" / "features" / "test.npy").unlink()
+    feature_cache._pool.cache_clear()
+    assert "test.npy is missing" in ok("info", tmp_path / "out")
     ok("pretrain", TASK, "--out", tmp_path / "out", "--resume", "--quiet")
     inside = refusal("pretrain", TASK, *folder, *few, "--out", tmp_path / "classes" / "out")
     assert "where it would be taken for a class" in inside

@@ -20,6 +20,7 @@ from nvdp.training.checkpoint import Checkpoint, save_checkpoint, save_tensors
 from nvdp.training.config import RunConfig, config_digest
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain_config
+from nvdp.training.pretraining_model import build_classifier
 from nvdp.training.run_folder import only_process, save_model
 from nvdp.units import Units
 
@@ -152,10 +153,11 @@ def test_an_extractor_is_told_with_its_accuracy_and_whether_its_features_are_the
     begun = nvdp("info", tmp_path).stdout
     assert "extractor conv4 on omniglot-fewshot, 256 features of an image\nnot begun: 0 of 7 steps" in begun
     numbers = {"steps": 7, "seconds": 2.0, "nearest_mean_accuracy": 0.625}
-    save_tensors(tmp_path / "extractor.safetensors", {"a": torch.zeros(1)}, numbers)
+    weights = dict(build_classifier(pretrain_config("omniglot-fewshot"), 1).extractor.state_dict())
+    save_tensors(tmp_path / "extractor.safetensors", weights, numbers)
     text = nvdp("info", tmp_path).stdout
     assert "nearest class mean, all features, at most 5 validation classes, 1-shot: 62.5%" in text
-    assert f"its features are not written: `nvdp pretrain omniglot-fewshot --resume --out {tmp_path}` writes" in text
+    assert f"its features cannot be used: {tmp_path} holds no features; make them with `nvdp pretrain" in text
     about = told(tmp_path, "info")
     assert (about["state"], about["seconds"], about["settings"]["batch"]) == ("finished", 2.0, 256)
 

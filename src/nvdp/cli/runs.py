@@ -224,15 +224,20 @@ def read_run(folder: Path, name: str) -> RunSummary:
 
 def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     """Tell what a folder of ``nvdp pretrain`` holds."""
-    from nvdp.data.features import has_features
+    from nvdp.data.features import features_problem
     from nvdp.training.checkpoint import load_tensors
     from nvdp.training.config import PretrainConfig
-    from nvdp.training.pretrained_extractor import EXTRACTOR
+    from nvdp.training.pretrained_extractor import EXTRACTOR, load_extractor
     from nvdp.training.run_folder import CONFIG
 
-    config = PretrainConfig.load(folder / CONFIG)
-    trained = load_tensors(folder / EXTRACTOR)[1] if summary.state == FINISHED else {}
-    about = {"features": config.features, "features_written": has_features(folder), "settings": asdict(config)}
+    config, trained, problem = PretrainConfig.load(folder / CONFIG), {}, None
+    if summary.state == FINISHED:
+        trained = load_tensors(folder / EXTRACTOR)[1]
+        try:
+            problem = features_problem(folder, config.task, load_extractor(folder, "cpu")[1])
+        except InputError as error:
+            problem = str(error)
+    about = {"features": config.features, "features_problem": problem, "settings": asdict(config)}
     about |= {name: trained[name] for name in ("seconds", "nearest_mean_accuracy") if name in trained}
     if as_json:
         typer.echo(json.dumps(asdict(summary) | about))
@@ -243,8 +248,8 @@ def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
         typer.echo(summary.problem)
     if (accuracy := about.get("nearest_mean_accuracy")) is not None:
         typer.echo(f"nearest class mean, all features, at most 5 validation classes, 1-shot: {accuracy:.1%}")
-    if summary.state == FINISHED and not about["features_written"]:
-        typer.echo(f"its features are not written: `nvdp pretrain {summary.task} --resume --out {folder}` writes them")
+    if problem is not None:
+        typer.echo(f"its features cannot be used: {problem}")
     typer.echo(json.dumps(about["settings"], indent=2))
 
 

@@ -123,6 +123,19 @@ def described_features(folder: Path, task: str) -> dict[str, Any]:
     return described
 
 
+def features_problem(folder: Path, task: str, origin: str) -> str | None:
+    """Why a folder's features cannot be used, or are not those of an extractor of that origin; None if they can."""
+    try:
+        described = described_features(folder, task)
+        if described["origin"] != origin:
+            return f"{folder} has features of other weights or views than its extractor's"
+        for split in SPLITS:
+            _pool(folder, task, split)
+    except InputError as error:
+        return str(error)
+    return None
+
+
 @cache
 def _joint_pool(folders: tuple[Path, ...], task: str, split: str) -> ClassPool:
     pools = [_pool(folder, task, split) for folder in folders]
