@@ -1,6 +1,7 @@
 """The machine: files that are written as a whole or not at all, memory, threads and devices."""
 
 import ctypes
+import json
 import os
 import platform
 import shutil
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -131,6 +133,19 @@ def remove_unfinished(folder: Path) -> None:
     for path in unfinished(folder):
         with suppress(OSError):
             path.unlink()
+
+
+def read_json(path: Path, *entries: str) -> dict[str, Any]:
+    """The object in a JSON file, refused in one line if it cannot be read or lacks one of the entries."""
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds a {type(value).__name__}; expected a JSON object")
+    if missing := [name for name in entries if name not in value]:
+        raise InputError(f"{path} has no entry '{missing[0]}'")
+    return value
 
 
 def write_text(path: Path, text: str) -> None:

@@ -2,6 +2,9 @@
 
 import json
 
+import pytest
+
+from nvdp.errors import InputError
 from nvdp.experiments.report_tables import Results
 from nvdp.experiments.results import result_path
 from nvdp.experiments.summary import fewshot_summary, regression_summary, summary
@@ -36,7 +39,7 @@ def test_the_best_run_of_each_kind_is_shown_by_the_papers_formula(tmp_path):
 def test_pretrained_models_count_and_their_functions_are_told(tmp_path):
     scores = {m: {"expected_log": 0.85} for m in ("LL", "RLL", "PLL")}
     evaluation = {"model": "nvdp", "task": "gp", "variance": "learned", "tasks": 2_048, "steps": 7, "scores": scores}
-    evaluation |= {"attainable": dict.fromkeys(("LL", "RLL", "PLL"), 1.1)}
+    evaluation |= {"attainable": dict.fromkeys(("LL", "RLL", "PLL"), 1.1), "joint": {}, "gates": {}}
     (tmp_path / "gates").mkdir()
     for name, tasks in (("plain", 2_048), ("of-few-tasks", 64)):
         (tmp_path / "gates" / f"{name}.json").write_text(json.dumps(evaluation | {"tasks": tasks}))
@@ -63,3 +66,12 @@ def test_few_shot_columns_have_both_ways_and_the_best_other_method(tmp_path):
 
 def test_without_results_there_is_no_summary(tmp_path):
     assert summary(Results(tmp_path)) == ""
+
+
+def test_a_damaged_file_of_the_page_is_one_line(tmp_path):
+    (tmp_path / "gates").mkdir()
+    path = tmp_path / "gates" / "gp.json"
+    for text, words in (("{", "cannot be read as JSON"), ("[]", "holds a list"), ("{}", "has no entry 'model'")):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            summary(Results(tmp_path))

@@ -1,6 +1,5 @@
 """The suites of ``nvdp bench``: what each measures, the columns of its table, and its section of the page on speed."""
 
-import json
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from nvdp.bench.draw import draw
 from nvdp.bench.terminal import console_table, least_width, needed_width
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
-from nvdp.system import keep_freed_memory, source_commit, use_threads
+from nvdp.system import keep_freed_memory, read_json, source_commit, use_threads
 
 Row = dict[str, Any]
 TABLE_METHODS = ("ours", "hierarchical", "mixed")
@@ -378,9 +377,10 @@ def speed_page(folder: Path, figures: Path) -> str | None:
     sections = []
     for name in TEXTS:
         if (path := folder / f"{name}.json").exists():
-            result = json.loads(path.read_text())
+            result = read_json(path, "suite", "machine", "rows")
             draw(result, figures / f"bench-{name}.png")
-            others = [json.loads(other.read_text()) for other in sorted(folder.glob("step-*.json")) if name == "step"]
+            files = sorted(folder.glob("step-*.json")) if name == "step" else []
+            others = [read_json(file, "suite", "machine", "rows") for file in files]
             others = [other for other in others if other.get("suite") == "step"]
             sections.append("\n".join(_section(result, others)))
     return "\n".join([INTRODUCTION, *sections]) if sections else None

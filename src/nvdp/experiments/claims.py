@@ -1,7 +1,6 @@
 """The paper's claims beside what was measured: verdicts and tables, computed from result files alone."""
 
 import itertools
-import json
 import statistics
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +16,7 @@ from nvdp.experiments.report_tables import (
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import ALIVE_SEEDS, ONE_STD, RIVAL_SEEDS, RIVALS, STD_OF_NETWORK, TNP_MODELS, WITHOUT_KL
 from nvdp.experiments.table3 import METHODS, SETTINGS
+from nvdp.system import read_json
 
 CLEAR = 2.0  # standard errors from which a difference is called clear
 SIZES = ("3", "5", "10", "20")  # of contexts whose targets are scored together
@@ -34,7 +34,7 @@ REPRODUCED, NOT, REVERSED = "reproduced", "not reproduced", "reversed"
 def gate_files(results: Results) -> dict[str, dict[str, Any]]:
     """What `nvdp eval NAME --gates --json` printed, by model."""
     paths = sorted((results.folder / "gates").glob("*.json"))
-    return {path.stem: json.loads(path.read_text()) for path in paths}
+    return {path.stem: read_json(path, "model", "scores", "joint", "gates") for path in paths}
 
 
 def joint_cell(evaluation: dict[str, Any], way: str = "gaussian") -> str:
@@ -108,7 +108,7 @@ def limits_in_words(results: Results) -> str:
     path = results.folder / "limits" / f"{NEW}.json"
     if not path.exists():
         return ""
-    told = json.loads(path.read_text())
+    told = read_json(path)
     rates, choice = told["inference"], told["choice"]
     gained = rates["after_steps"] - rates["inferred"]
     sentences = [

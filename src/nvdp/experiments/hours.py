@@ -1,6 +1,5 @@
 """Log-likelihood against hours of a core: every run on GP functions with learned variance."""
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from nvdp.experiments.report_tables import Results
 from nvdp.experiments.results import paper_numbers
 from nvdp.models.registry import model_spec
 from nvdp.plots.curves import Curve, figure_hours
+from nvdp.system import read_json
 
 EXPERIMENTS = ("table1", "attentive", "learning", "quarter", "rivals")
 FLAVOUR = "expected_log"  # the paper's formula
@@ -56,7 +56,7 @@ def _title(name: str, inputs: dict[str, Any]) -> str:
 
 def _quality(folder: Path) -> list[dict[str, Any]]:
     path = folder / "bench" / "quality.json"
-    return json.loads(path.read_text())["rows"] if path.exists() else []
+    return read_json(path, "rows")["rows"] if path.exists() else []
 
 
 def drawn_points(results: Results) -> dict[str, Curve]:

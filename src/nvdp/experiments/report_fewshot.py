@@ -1,6 +1,5 @@
 """Tables of few-shot classification as Markdown, made from result files alone; empty where there are no results."""
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from nvdp.experiments.table3 import (
     method_of,
     rows_of,
 )
+from nvdp.system import read_json
 from nvdp.training.presets import preset_config
 
 REGIMES = {
@@ -79,7 +79,7 @@ def fewshot_steps_table(results: Results) -> str:
     """Accuracy on validation classes by column and row of table 3 and number of steps; ✓: as in the table."""
     path = results.folder / "bench" / "fewshot-steps.json"
     tasks = {setting.short: setting.task for setting in SETTINGS}
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = read_json(path, "rows")["rows"] if path.exists() else []
     for row in rows:
         of_row = [each for each in rows if (each["column"], each["row"]) == (row["column"], row["row"])]
         best = max(of_row, key=lambda each: (each["accuracy"], -each["ece"]))
@@ -109,7 +109,7 @@ def views_table(results: Results) -> str:
     """Nearest class means by what features are, from ``benchmarks/views.py``."""
     path = results.folder / "bench" / "views.json"
     lines = []
-    for row in json.loads(path.read_text())["rows"] if path.exists() else []:
+    for row in read_json(path, "rows")["rows"] if path.exists() else []:
         for features, scores in row["scores"].items():
             cells = [f"{100 * each['accuracy']:.2f} ± {100 * each['stderr']:.2f}" for each in scores.values()]
             lines.append([f"{row['task']}, {row['way']}-way", features, *cells])

@@ -1,6 +1,5 @@
 """Tables of the results page as Markdown, each made from result files alone; empty where there are no results."""
 
-import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -14,11 +13,8 @@ from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
-from nvdp.experiments.table3 import (
-    Setting,
-    rows_of,
-    run_name,
-)
+from nvdp.experiments.table3 import Setting, rows_of, run_name
+from nvdp.system import read_json
 
 METRICS = ("LL", "RLL", "PLL")
 FLAVOUR_TITLES = dict(zip(FLAVOURS, ("mean", "E log", "log E"), strict=True))
@@ -214,7 +210,7 @@ def explained_pixels_table(results: Results) -> str:
     """PSNR by how pixels were chosen, from ``benchmarks/pixels.py``."""
     path = results.folder / "bench" / "pixels.json"
     lines = []
-    for row in json.loads(path.read_text())["rows"] if path.exists() else []:
+    for row in read_json(path, "rows")["rows"] if path.exists() else []:
         for way, scores in row["PSNR"].items():
             errors = row["stderr"][way]
             cells = [

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nvdp.errors import InputError
+from nvdp.system import read_json
 
 Result = dict[str, Any]
 FIGURE_SUFFIX = "-figure.json"  # data of a figure, beside the results of its runs
@@ -68,7 +69,7 @@ def read_results(folder: Path, what: str, budget: str) -> dict[str, Result]:
 def read_figure(folder: Path, what: str, budget: str) -> Any | None:
     """The data of an experiment's figure; None if it has not been made."""
     path = folder / what / f"{budget}{FIGURE_SUFFIX}"
-    return json.loads(path.read_text()) if path.exists() else None
+    return read_json(path) if path.exists() else None
 
 
 def paper_numbers() -> dict[str, Any]:
