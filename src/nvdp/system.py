@@ -135,13 +135,13 @@ def remove_unfinished(folder: Path) -> None:
             path.unlink()
 
 
-def read_json(path: Path, *entries: str) -> dict[str, Any]:
-    """The object in a JSON file, refused in one line if it cannot be read or lacks one of the entries."""
+def read_json(path: Path, *entries: str) -> Any:
+    """What a JSON file holds, refused in one line if it cannot be read or is no object with these entries."""
     try:
         value = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from None
-    if not isinstance(value, dict):
+    if entries and not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}; expected a JSON object")
     if missing := [name for name in entries if name not in value]:
         raise InputError(f"{path} has no entry '{missing[0]}'")

@@ -63,7 +63,8 @@ class Scored:
     def cell(self, metrics: Sequence[str]) -> str:
         """Its scores by the paper's formula, its name and its steps."""
         scores = " / ".join(f"{self.evaluation['scores'][metric][FLAVOUR]:.2f}" for metric in metrics)
-        return f"{scores}{'†' * self.integrated} `{self.name}` ({self.evaluation['steps']:,})"
+        parts = " in the last of several parts" if "training" in self.evaluation else ""
+        return f"{scores}{'†' * self.integrated} `{self.name}` ({self.evaluation['steps']:,}{parts})"
 
 
 COLUMNS: dict[str, Callable[[Scored], bool]] = {
