@@ -22,10 +22,11 @@ from nvdp.training.distributed import Machine
 from nvdp.training.loop import train
 from nvdp.training.presets import shortened
 
-EPISODES = {"omniglot-fewshot": 100, "miniimagenet": 400}
+EPISODES = 400
+FEW_EPISODES, MANY_CLASSES = 100, 10  # of NVDP in episodes of more classes, whose evaluation takes minutes
 # A step of NVDP evaluates every query once for each class, and one of a gradient method adapts: they take fewer.
 STEPS: dict[str, dict[str, tuple[int, ...]]] = {
-    "omniglot-fewshot": {"nvdp": (8, 30, 100, 300), PAPER_RATES: (100, 500)}
+    "omniglot-fewshot": {"nvdp": (2, 8, 30, 100, 300), PAPER_RATES: (100, 500)}
     | dict.fromkeys(("matching", "protonet"), (2, 8, 30, 100, 300, 1_500))
     | dict.fromkeys(GRADIENT_STEPS, (300, 1_000)),
     "miniimagenet": {"nvdp": (2, 8, 30, 100), PAPER_RATES: (100, 500), "maml": (100, 500, 1_500)}
@@ -38,11 +39,14 @@ OTHER_STEPS = {"omniglot-fewshot": (300, 1_500), "miniimagenet": (8, 30, 100, 30
 def scored(run: PlannedRun, steps: int) -> dict[str, Any]:
     """Accuracy of a planned run after another number of steps, and its seconds."""
     config = shortened(run.config, steps)
+    few = config.model.name == "nvdp" and config.episodes is not None and config.episodes.way > MANY_CLASSES
+    episodes = FEW_EPISODES if few else EPISODES
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(config, Path(folder) / "run", machine=Machine("cpu", threads=1))
-        evaluation = evaluate_run(Path(folder) / "run", EPISODES[config.task], split="validation", device="cpu")
+        evaluation = evaluate_run(Path(folder) / "run", episodes, split="validation", device="cpu")
     without = evaluation.get("without_sampling", evaluation)
     return {
+        "episodes": episodes,
         "steps": steps,
         "seconds": outcome.seconds,
         "accuracy": without["accuracy"],
@@ -69,7 +73,7 @@ def main() -> None:
         kept = [each for each in kept if (each["column"], each["row"]) != (options.column, row)]
         for steps in STEPS[task].get(row, OTHER_STEPS[task]):
             made = {"column": options.column, "row": row, "features": run.config.episodes.features}
-            kept.append(made | {"episodes": EPISODES[task], **scored(run, steps)})
+            kept.append(made | scored(run, steps))
             print(json.dumps(kept[-1]), flush=True)
             if options.json:
                 write_text(options.json, json.dumps({"rows": kept}, indent=1) + "\n")
