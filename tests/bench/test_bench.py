@@ -322,7 +322,7 @@ def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):
 
 def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_path):
     file = tmp_path / "q.json"
-    row, seen = {"model": "cnp", "recipe": "quick", "budget": 1.0, "LL": 0.5, "steps": 7}, []
+    row, seen = {"model": "cnp", "recipe": "quick", "budget": 1.0, "seconds": 1.0, "LL": 0.5, "steps": 7}, []
 
     def interrupted(settings):
         seen.append(settings.done)
@@ -339,6 +339,17 @@ def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_pa
     command("bench", "--suite", "quality", "--json", file, "--resume")
     assert seen == [(), (row,)]
     assert "no row is saved" in command("bench", "--suite", "quality").stderr
+    (tmp_path / "f.png").write_text("a figure of mine")
+    assert "f.png exists" in refusal(
+        "bench", "--suite", "quality", "--json", file, "--resume", "--plot", tmp_path / "f.png"
+    )
+    elsewhere = json.loads(file.read_text())
+    elsewhere["machine"]["processor"] = "another"
+    file.write_text(json.dumps(elsewhere))
+    assert "was measured on 'another'" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
+    for rows in ([1], [{"model": "cnp"}], None):
+        file.write_text(json.dumps(elsewhere | {"rows": rows}))
+        assert "or a damaged one" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
 
 
 @pytest.mark.parametrize("name", ["step", "step-xeon", "adapt", "fewshot", "growth", "quality", "tables", "real"])

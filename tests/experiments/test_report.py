@@ -15,6 +15,8 @@ from nvdp.experiments.table1 import plan, shipped_name
 def result(score, stderr=0.1, rate=None):
     one = {"mean_parameters": score, "expected_log": score, "log_expected": score, "std": 1.0, "stderr": stderr}
     evaluation = {
+        "task": "gp",
+        "variance": "learned",
         "tasks": 8,
         "samples": 16,
         "scores": dict.fromkeys(("LL", "RLL", "PLL"), one),
@@ -22,7 +24,7 @@ def result(score, stderr=0.1, rate=None):
         "mean_rate": rate,
         "coverage": {"90%": 0.9},
     }
-    return {"steps": 10, "seconds": 1.0, "config": {}, "evaluation": evaluation}
+    return {"steps": 10, "seconds": 1.0, "config": {"model": {"name": "cnp"}}, "evaluation": evaluation}
 
 
 def written(folder, what, rows):
