@@ -67,7 +67,8 @@ GRADIENT_TASKS = {"maml": 4, "meta-sgd": 2, "meta-dropout": 2}  # episodes a ste
 # Steps on features, chosen on validation classes in 1-shot episodes, 20-way of Omniglot and 5-way of miniImageNet, of
 # the numbers in benchmarks/fewshot_steps.py; of equal accuracies the one with the lower calibration error.
 FEATURE_STEPS = {
-    "omniglot-fewshot": dict.fromkeys(("nvdp", "protonet", "maml", "meta-sgd", "meta-dropout"), 300)
+    "omniglot-fewshot": dict.fromkeys(("nvdp", "matching", "protonet"), 2)
+    | dict.fromkeys(("maml", "meta-sgd", "meta-dropout"), 300)
     | {PAPER_RATES: 500},
     "miniimagenet": dict.fromkeys(("nvdp", "matching", "protonet"), 2)
     | dict.fromkeys(("cnp", "versa", "meta-sgd", "meta-dropout", PAPER_RATES), 100)
