@@ -143,9 +143,7 @@ def info(run: Run, as_json: AsJson = False) -> None:
         typer.echo(json.dumps(asdict(summary) | about))
         return
     typer.echo(f"{summary.name}: {summary.model} on {summary.task}, {about['parameters']:,} parameters")
-    typer.echo(f"{summary.state}: {_steps_text(summary)} steps")
-    if summary.problem is not None:
-        typer.echo(summary.problem)
+    _show_state(summary)
     if summary.LL is not None:
         typer.echo(f"last logged LL: {summary.LL:.3f}")
     for line in card_lines(card):
@@ -222,6 +220,13 @@ def read_run(folder: Path, name: str) -> RunSummary:
     return RunSummary(name, str(folder), model, config.task, steps, config.steps, state, logged, problem)
 
 
+def _show_state(summary: RunSummary) -> None:
+    """How far a run is, and what is wrong with it."""
+    typer.echo(f"{summary.state}: {_steps_text(summary)} steps")
+    if summary.problem is not None:
+        typer.echo(summary.problem)
+
+
 def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     """Tell what a folder of ``nvdp pretrain`` holds."""
     from nvdp.data.features import features_problem
@@ -243,9 +248,7 @@ def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
         typer.echo(json.dumps(asdict(summary) | about))
         return
     typer.echo(f"{summary.name}: extractor {summary.model} on {summary.task}, {config.features} features of an image")
-    typer.echo(f"{summary.state}: {_steps_text(summary)} steps")
-    if summary.problem is not None:
-        typer.echo(summary.problem)
+    _show_state(summary)
     if (accuracy := about.get("nearest_mean_accuracy")) is not None:
         typer.echo(f"nearest class mean, all features, at most 5 validation classes, 1-shot: {accuracy:.1%}")
     if problem is not None:

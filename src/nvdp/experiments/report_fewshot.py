@@ -166,8 +166,9 @@ Measure = Callable[[Result], Estimate]
 
 
 def best_other(rows: dict[str, Result], measure: Measure = per_cent) -> str | None:
-    """The best method of a column that is not NVDP; None if there is no other."""
-    return max(rows.keys() - {"nvdp", PAPER_RATES}, key=lambda name: measure(rows[name])[0], default=None)
+    """The best method of a column that is not NVDP, of equal ones the first; None if there is no other."""
+    others = [name for name in rows if name not in ("nvdp", PAPER_RATES)]
+    return max(others, key=lambda name: measure(rows[name])[0], default=None)
 
 
 def nvdp_ahead(rows: dict[str, Result], best: str, measure: Measure = per_cent) -> Estimate:
