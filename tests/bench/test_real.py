@@ -1,10 +1,15 @@
-"""The suite on real data: its sets, its rivals and its summary."""
+"""Suites tables and real: scores of ours and of its rivals on public data."""
+
+import math
 
 import numpy as np
 import pytest
 
+from nvdp.bench import tables
+from nvdp.bench.draw import draw
 from nvdp.bench.real import METRICS, cases, real_rows, rivals, summary
 from nvdp.bench.real_sets import REAL_SETS
+from nvdp.bench.terminal import table
 
 
 def test_there_are_at_least_25_sets_of_one_to_three_inputs_and_none_is_in_both_parts():
@@ -38,3 +43,19 @@ def test_the_quick_suite_scores_ours_and_sums_up():
     (five, twenty) = summary(rows)
     assert (five["context"], twenty["context"]) == (5, 20)
     assert set(METRICS) <= set(five)
+
+
+def test_table_rows_have_time_and_scores_of_a_fit_and_its_rivals(tmp_path, contract):
+    rows = tables.table_rows(1.0, 2, [tables.SimulatedTable("lines", 20)], folds=1)
+    assert [(row["kind"], row["context"]) for row in rows] == [(k, s) for k in ("random", "first") for s in (2, 4, 8)]
+    for row in rows:
+        assert set(row) >= contract | {"fit_seconds", "steps"}
+        assert row["ours_ms"] > 0
+        assert row["gp_ms"] > 0
+        for name in ("ours", *tables.RIVALS):
+            assert math.isfinite(row[f"{name}_LL"])
+            assert row[f"{name}_RMSE"] > 0
+            assert 0 <= row[f"{name}_coverage90"] <= 1
+    result = {"suite": "tables", "machine": {"threads": 1, "torch": "", "load_average": None}, "rows": rows}
+    assert table(result).row_count == 6
+    assert draw(result, tmp_path / "tables.png")[0].exists()

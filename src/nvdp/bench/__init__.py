@@ -3,6 +3,6 @@
 Rows are plain dictionaries, ready for JSON; all times are medians in milliseconds of wall-clock time.
 """
 
-from nvdp.bench.report import SUITES, Settings, run_suite, suite_result
+from nvdp.bench.suites import SUITES, Settings, run_suite, suite_result
 
 __all__ = ["SUITES", "Settings", "run_suite", "suite_result"]

@@ -1,13 +1,43 @@
 """A table for the console: a narrow one wraps cells and headers at spaces, and cuts words only if it must."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from rich import box
 from rich.cells import cell_len
 from rich.table import Table
 
+from nvdp.bench.suites import SUITES, measured_on, table_cells
+
 Column = Sequence[str]  # the header and the cells
 SHORT = 8  # characters of a cell that is never wrapped
+MOST_COLUMNS = 12  # that a terminal shows side by side
+NAMES = ("model", "method", "recipe", "part")  # headers of columns of words
+
+
+def table(result: dict[str, Any], width: int = 80) -> Table:
+    """The rows of a result for people; a suite of many columns has one row for each of them instead.
+
+    Args:
+        result: Of a suite.
+        width: Characters of the console; quartiles and details are left out if they do not fit.
+
+    Returns:
+        The table.
+    """
+    suite = SUITES[result["suite"]]
+    title, columns = suite.title, _console_columns(result)
+    if needed_width(columns) > width:
+        title, columns = title.replace(" (quartiles)", ""), _console_columns(result, quartiles=False)
+    if least_width(columns) > width:
+        columns = _console_columns(result, quartiles=False, details=False)
+    return console_table(columns, width, title, measured_on(result), NAMES)
+
+
+def _console_columns(result: dict[str, Any], quartiles: bool = True, details: bool = True) -> list[list[str]]:
+    left_out = () if details else SUITES[result["suite"]].details
+    columns = [[name, *cells] for name, cells in table_cells(result, quartiles).items() if name not in left_out]
+    return columns if len(columns) <= MOST_COLUMNS else [list(line) for line in zip(*columns, strict=True)]
 
 
 def needed_width(columns: Sequence[Column]) -> int:

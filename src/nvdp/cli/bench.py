@@ -56,7 +56,7 @@ def bench(
     from nvdp.bench import Settings, run_suite, suite_result
     from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
-    from nvdp.bench.report import table
+    from nvdp.bench.terminal import table
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, write_text
 

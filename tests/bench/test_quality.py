@@ -1,0 +1,90 @@
+"""Suite quality: rows of equal seconds, kept row by row in a file that can be resumed."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from command_line import nvdp as command
+from command_line import refusal
+
+from nvdp.bench import SUITES, quality, suite_result
+from nvdp.bench.draw import draw
+from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
+from nvdp.errors import InputError
+
+
+def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contract):
+    recipes, saved, said = (("cnp", "quick"), ("nvdp", "paper")), [], []
+    first = quality_rows([0.3], 4, recipes[:1])
+    rows = quality_rows([0.6, 0.3], 4, recipes, first, lambda rows: saved.append(len(rows)), said.append)
+    assert [(row["model"], row["recipe"]) for row in rows] == list(recipes) * 2
+    assert rows[0] is first[0]
+    assert saved == [2, 3, 4]
+    assert said == [
+        f"{row['model']}, {row['recipe']}, {row['budget']:g} s: LL {row['LL']:.3f} ({count} of 4)"
+        for count, row in enumerate(rows[1:], 2)
+    ]
+    for row in rows:
+        assert set(row) >= contract | {"LL", "seconds", "steps"}
+        assert row["steps"] > 0
+        assert row["seconds"] >= row["budget"]
+        assert row["attainable_LL"] <= row["ceiling_LL"] + 0.05
+        assert (row["tasks"], row["LL_stderr"] > 0) == (4, True)
+    with pytest.raises(
+        InputError, match=r"cnp after 0\.3 s was scored on 4 tasks with 4 samples; expected 8 and 4: choose"
+    ):
+        quality_rows([0.3], 8, recipes, done=first)
+    assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+
+
+def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):
+    kept, other = tmp_path / "q.json", tmp_path / "step.json"
+    kept.write_text(json.dumps(suite_result("quality", [])))
+    other.write_text(json.dumps(suite_result("step", [])))
+    said = refusal("bench", "--suite", "quality", "--quick", "--json", kept)
+    assert "q.json exists; add --resume to keep its rows and go on, or --force to replace it" in said
+    said = refusal("bench", "--suite", "quality", "--quick", "--json", other, "--resume")
+    assert "step.json is no file of nvdp bench --suite quality" in said
+
+
+def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_path):
+    file = tmp_path / "q.json"
+    row, seen = {"model": "cnp", "recipe": "quick", "budget": 1.0, "seconds": 1.0, "LL": 0.5, "steps": 7}, []
+
+    def interrupted(settings):
+        seen.append(settings.done)
+        settings.save([row])
+        settings.say("cnp, quick, 1 s: LL 0.500 (1 of 26)")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(SUITES, "quality", replace(SUITES["quality"], rows=interrupted))
+    outcome = command("bench", "--suite", "quality", "--json", file)
+    assert outcome.returncode != 0
+    assert "cnp, quick, 1 s: LL 0.500 (1 of 26)\n" in outcome.stderr
+    assert f"the rows so far (1) are saved in {file}: repeat the command with --resume" in outcome.stderr
+    assert json.loads(file.read_text())["rows"] == [row]
+    command("bench", "--suite", "quality", "--json", file, "--resume")
+    assert seen == [(), (row,)]
+    assert "no row is saved" in command("bench", "--suite", "quality").stderr
+    (tmp_path / "f.png").write_text("a figure of mine")
+    assert "f.png exists" in refusal(
+        "bench", "--suite", "quality", "--json", file, "--resume", "--plot", tmp_path / "f.png"
+    )
+    elsewhere = json.loads(file.read_text())
+    elsewhere["machine"]["processor"] = "another"
+    file.write_text(json.dumps(elsewhere))
+    assert "was measured on 'another'" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
+    for rows in ([1], [{"model": "cnp"}], None):
+        file.write_text(json.dumps(elsewhere | {"rows": rows}))
+        assert "or a damaged one" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
+
+
+def test_the_page_names_trainings_that_were_not_run(committed, section):
+    rows = [{"model": m, "recipe": r, "budget": s} for s in SECONDS for m, r in RECIPES]
+    assert quality.not_run(rows) == ""
+    gaps = [
+        row for row in rows if row["budget"] < 300 or (row["budget"] == 300 and row["model"] not in ("anp", "nvdp"))
+    ]
+    assert quality.not_run(gaps) == "Not run: 300 s of anp, nvdp, nvdp (paper); 1,200 s of all models."
+    said = quality.not_run(committed("quality")["rows"])
+    assert not said or said in section("## Log-likelihood against seconds of training")
