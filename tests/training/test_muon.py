@@ -31,6 +31,18 @@ def test_matrices_and_1_by_1_convolutions_move_alike_and_other_parameters_as_ada
     torch.testing.assert_close(ours, adams)
 
 
+def test_a_stack_of_matrices_moves_as_its_matrices_do_one_by_one(generator):
+    start, gradient = torch.randn(3, 8, 12, generator=generator), torch.randn(3, 8, 12, generator=generator)
+    stack, *single = (nn.Parameter(each.clone()) for each in (start, *start))
+    optimizer = Muon([stack, *single], lr=0.01)
+    for scale in (1.0, -0.5):
+        for parameter, own in zip((stack, *single), (gradient, *gradient), strict=True):
+            parameter.grad = scale * own
+        optimizer.step()
+    torch.testing.assert_close(stack.detach(), torch.stack([each.detach() for each in single]))
+    assert not torch.equal(stack.detach(), start)
+
+
 def test_wide_matrices_take_muons_steps_where_they_are_asked_to(generator):
     weight = nn.Parameter(torch.randn(100, 120, generator=generator))
     before = weight.detach().clone()

@@ -106,7 +106,7 @@ def our_step(case: Case, engine: str = "fused") -> Step:
             part.compute = plain_attention
         if isinstance(part, ConvolutionBlock) and engine == "autograd":
             part.compute = plain_block
-    optimizer = build_optimizer(recipe.optimizer, model.parameters(), recipe.learning_rate)
+    optimizer = build_optimizer(recipe.optimizer, model.parameters(), recipe.learning_rate, recipe.muon_rows)
     inputs = (tasks.x, tasks.y, tasks.is_context, tasks.mask, derived_generator(0, "bench noise"))
     module = TrainingStep(model, recipe.objective, recipe.kl, engine)
     trainer = Trainer(recipe, model, module, optimizer, lambda step: inputs)

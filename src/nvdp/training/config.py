@@ -48,6 +48,7 @@ class RunConfig:
     steps: int = 10_000
     tasks_per_step: int = 16
     optimizer: str = "adam"
+    muon_rows: int = 96  # rows of the smaller side of a matrix up to which Muon moves it; Adam moves larger ones
     learning_rate: float = 5e-4
     schedule: str = "cosine"  # or "constant"; warm-up comes before either
     warmup_steps: int = 0
@@ -78,7 +79,7 @@ class RunConfig:
             raise unknown_name("optimizer", self.optimizer, OPTIMIZERS)
         if self.schedule not in SCHEDULES:
             raise unknown_name("schedule", self.schedule, SCHEDULES)
-        _check_training(self, "steps", "tasks_per_step", "log_every", "checkpoint_every")
+        _check_training(self, "steps", "tasks_per_step", "muon_rows", "log_every", "checkpoint_every")
         if self.model.normalises_tasks and self.tasks_per_step < 2:
             raise InputError(f"normalisation over tasks needs at least 2 tasks a step; got {self.tasks_per_step}")
         if self.warmup_steps < 0:

@@ -213,7 +213,7 @@ def trainer_in_memory(
     """
     model, processes = initial_model(config).to(device), SingleProcess(device)
     module = TrainingStep(model, config.objective, config.kl, engine)
-    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
+    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate, config.muon_rows)
 
     def draw(step: int) -> TaskBatch:
         return source.training_batch(config.seed, step, config.tasks_per_step)
@@ -375,7 +375,7 @@ def _train(
     use_threads(machine.threads)
     source = task_source(config.task, config.data, episodes=config.episodes)
     model = _first_model(config, folder, resume)
-    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate)
+    optimizer = build_optimizer(config.optimizer, model.parameters(), config.learning_rate, config.muon_rows)
     step_module = TrainingStep(model, config.objective, config.kl, machine.engine)
     module, optimizer = processes.setup(step_module, optimizer)
 

@@ -15,15 +15,15 @@ from torch.optim.adam import adam
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the iteration: steep at 0, so that few are enough
 ITERATIONS, SMALLEST, LARGEST = 5, 8, 96
-BY_GRAM = 96  # rows beyond which the iteration is one of products XXᵀ
+WIDE = 2  # columns a row from which on the iteration is one of XXᵀ: fewer multiplications
 SCALE = 0.2  # steps of matrices are as large as Adam's usually are
 
 
 class Muon(Optimizer):
     """Muon for matrices and convolutions over channels whose smaller side has 8 to `largest` rows; Adam for the rest.
 
-    A wider matrix takes longer than it gains where steps are short. A convolution is the matrix of its outputs by all
-    of its inputs.
+    A wider matrix may take longer than it gains where steps are short. A convolution is the matrix of its outputs by
+    all of its inputs. A parameter of three dimensions is a stack of matrices, each of which moves by itself.
 
     Args:
         params: What is trained.
@@ -60,7 +60,7 @@ class Muon(Optimizer):
             given = [parameter for parameter in group["params"] if parameter.grad is not None]
             by_shape: dict[torch.Size, list[nn.Parameter]] = {}
             for parameter in filter(self._takes, given):
-                by_shape.setdefault(parameter.flatten(1).shape, []).append(parameter)
+                by_shape.setdefault(_stack(parameter).shape[1:], []).append(parameter)
             for matrices in by_shape.values():
                 for matrix in matrices if group["weight_decay"] else ():
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
@@ -68,19 +68,20 @@ class Muon(Optimizer):
             self._adam([p for p in given if not self._takes(p)], group["lr"], group["betas"])
 
     def _takes(self, parameter: Tensor) -> bool:
-        """Whether a parameter is a matrix that takes Muon's steps."""
-        if parameter.dim() not in (2, 4) or min(parameter.shape[:2]) < SMALLEST:
+        """Whether a parameter takes Muon's steps."""
+        if parameter.dim() not in (2, 3, 4):
             return False
-        return min(len(parameter), parameter[0].numel()) <= self.largest
+        sides = parameter.shape[1:] if parameter.dim() == 3 else parameter.shape[:2]  # without a kernel's size
+        return min(sides) >= SMALLEST and min(_stack(parameter).shape[1:]) <= self.largest
 
     def _orthogonal(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
         averages = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in matrices]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
-        ahead = torch._foreach_lerp(gradients, averages, momentum)
-        steps = polar_factors(torch.stack([update.flatten(1) for update in ahead]))
+        ahead = [_stack(update) for update in torch._foreach_lerp(gradients, averages, momentum)]
+        steps = polar_factors(torch.cat(ahead))
         size = -lr * SCALE * math.sqrt(max(steps.shape[1:]))
-        for matrix, update in zip(matrices, steps, strict=True):
+        for matrix, update in zip(matrices, steps.split([len(each) for each in ahead]), strict=True):
             matrix.add_(update.view_as(matrix), alpha=size)
 
     def _adam(self, rest: list[Tensor], lr: float, betas: tuple[float, float]) -> None:
@@ -112,17 +113,22 @@ class Muon(Optimizer):
             )
 
 
+def _stack(parameter: Tensor) -> Float[Tensor, "matrix row column"]:
+    """The matrices of a parameter."""
+    return parameter if parameter.dim() == 3 else parameter.flatten(1)[None]
+
+
 def polar_factors(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
     """U Vᵀ of each matrix U S Vᵀ, roughly: singular values come out between 0.7 and 1.2.
 
-    With many rows the iteration is that of A = XXᵀ alone. With the polynomial P = a + bA + cA², X ← PX and A ← PAP, as
+    With many columns the iteration is that of A = XXᵀ alone. With the polynomial P = a + bA + cA², X ← PX and A ← PAP, as
     P and A commute. The product of all P is multiplied with X once, at the end.
     """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    if x.shape[1] <= BY_GRAM:
+    if x.shape[2] < WIDE * x.shape[1]:
         for _ in range(ITERATIONS):
             gram = x @ x.mT
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)

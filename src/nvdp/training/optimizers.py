@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nvdp.training.muon import Muon
+from nvdp.training.muon import LARGEST, Muon
 
 PRECISIONS = (torch.float32, torch.float64)  # in which m may be worked out from n
 
@@ -135,13 +135,25 @@ OPTIMIZERS: dict[str, Any] = {"adam": Adam, "nadam": NAdam, "muon": Muon}
 OPTIONS: dict[str, dict[str, Any]] = {"adam": {"fused": True}, "nadam": {"foreach": True}, "muon": {}}
 
 
-def build_optimizer(name: str, parameters: Iterable[nn.Parameter], learning_rate: float) -> torch.optim.Optimizer:
+def build_optimizer(
+    name: str, parameters: Iterable[nn.Parameter], learning_rate: float, muon_rows: int = LARGEST
+) -> torch.optim.Optimizer:
     """The optimiser of that name.
+
+    Args:
+        name: adam, nadam or muon.
+        parameters: What is trained.
+        learning_rate: Of the first steps; a schedule may change it.
+        muon_rows: Rows of a matrix up to which Muon moves it; the other optimisers do not use it.
+
+    Returns:
+        The optimiser.
 
     >>> type(build_optimizer("nadam", [nn.Parameter(torch.zeros(1))], 1e-3)).__name__
     'NAdam'
     """
-    optimizer: torch.optim.Optimizer = OPTIMIZERS[name](parameters, lr=learning_rate, **OPTIONS[name])
+    options = OPTIONS[name] | ({"largest": muon_rows} if name == "muon" else {})
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[name](parameters, lr=learning_rate, **options)
     return optimizer
 
 
