@@ -1,6 +1,9 @@
 """Suite quality: rows of equal seconds, kept row by row in a file that can be resumed."""
 
+import fcntl
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,6 +12,7 @@ from command_line import refusal
 
 from nvdp.bench import SUITES, quality, suite_result
 from nvdp.bench.draw import draw
+from nvdp.bench.files import only_writer
 from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
 from nvdp.errors import InputError
 
@@ -77,6 +81,53 @@ def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_pa
     for rows in ([1], [{"model": "cnp"}], None):
         file.write_text(json.dumps(elsewhere | {"rows": rows}))
         assert "or a damaged one" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
+
+
+def test_a_second_call_on_a_file_in_use_ends_and_no_row_is_lost(monkeypatch, tmp_path):
+    file, said = tmp_path / "q.json", []
+    arguments = ("bench", "--suite", "quality", "--quick", "--json", str(file))
+    rows = [
+        {"model": name, "recipe": "quick", "budget": 1.0, "seconds": 1.0, "LL": 0.5, "steps": 7}
+        for name in ("cnp", "np", "nvdp")
+    ]
+
+    def measured(settings):
+        """Adds two rows; the command is started again before and after each is saved."""
+        found = list(settings.done)
+        for row in rows[len(found) : len(found) + 2]:
+            said.append(refusal(*arguments, "--resume"))
+            found.append(row)
+            settings.save(found)
+            said.append(refusal(*arguments, "--force"))
+        return found
+
+    monkeypatch.setitem(SUITES, "quality", replace(SUITES["quality"], rows=measured))
+    for saved in (2, 3):
+        assert command(*arguments, "--resume").returncode == 0
+        assert json.loads(file.read_text())["rows"] == rows[:saved]
+    expected = f"nvdp: {file} is in use by another nvdp bench; wait until it ends, or choose another file\n"
+    assert said == [expected] * 6
+    assert [path.name for path in tmp_path.iterdir()] == ["q.json"]
+
+    with only_writer(file):
+        other = subprocess.run([sys.executable, "-m", "nvdp", *arguments], capture_output=True, text=True, check=False)
+    assert (other.returncode, other.stdout, other.stderr) == (2, "", expected)
+
+
+def test_a_lock_whose_file_was_removed_by_the_process_before_is_none(tmp_path, monkeypatch):
+    file, flock = tmp_path / "q.json", fcntl.flock
+
+    def late(*arguments):
+        """The process before ends between opening and locking."""
+        (tmp_path / ".q.json.lock").unlink()
+        flock(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", late)
+        with pytest.raises(InputError, match="in use by another nvdp bench"), only_writer(file):
+            pass
+    with only_writer(file):
+        assert (tmp_path / ".q.json.lock").exists()
 
 
 def test_the_page_names_trainings_that_were_not_run(committed, section):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,6 @@ from rich.console import Console
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Force
 from nvdp.errors import InputError
-
-ROW = {"model", "recipe", "budget", "seconds", "steps", "LL"}  # of suite quality
 
 
 @app.command(rich_help_panel=PAPER)
@@ -56,6 +55,7 @@ def bench(
     from nvdp.bench import Settings, run_suite, suite_result
     from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
+    from nvdp.bench.files import earlier_rows, only_writer
     from nvdp.bench.terminal import table
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, write_text
@@ -66,43 +66,45 @@ def bench(
         raise InputError(f"--seconds is {seconds}; expected a finite number")
     if resume and (suite != "quality" or json_file is None):
         raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
-    if suite == "quality" and json_file is not None and json_file.is_file() and not (force or resume):
-        raise InputError(f"{json_file} exists; add --resume to keep its rows and go on, or --force to replace it")
-    check_outputs([json_file] if json_file else [], force=force or resume)
+    check_outputs([json_file] if json_file else [], force=True)  # a folder is refused before it is locked
     check_outputs(figure_paths(plot) if plot else [], force=force)
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)
-    rows = _earlier_rows(json_file) if resume and json_file and json_file.exists() else []
-
-    def save(measured: list[dict[str, Any]]) -> None:
-        rows[:] = measured
-        if json_file is not None:
-            write_text(json_file, json.dumps(suite_result(suite, measured, quick), indent=1) + "\n")
-
     if suite == "adapt" and (missing := missing_peers()):
         typer.echo(f"not installed, so not measured: {', '.join(missing)}; pip install 'nvdp[bench]'", err=True)
-    settings = Settings(
-        quick=quick,
-        run=run,
-        seconds=seconds,
-        folds=folds,
-        before=before,
-        done=tuple(rows),
-        save=save,
-        say=_say,
-        work=work,
-    )
-    try:
-        result = run_suite(suite, settings, threads)
-    except KeyboardInterrupt:
-        if suite == "quality":
-            _say(_what_is_saved(json_file, len(rows)))
-        raise
-    console = Console()
-    console.print(table(result, console.width))
-    if json_file is not None:
-        write_text(json_file, json.dumps(result, indent=1) + "\n")
-        typer.echo(f"wrote {json_file}")
+    with nullcontext() if json_file is None else only_writer(json_file):
+        if suite == "quality" and json_file is not None and json_file.is_file() and not (force or resume):
+            raise InputError(f"{json_file} exists; add --resume to keep its rows and go on, or --force to replace it")
+        check_outputs([json_file] if json_file else [], force=force or resume)
+        rows = earlier_rows(json_file) if resume and json_file and json_file.exists() else []
+
+        def save(measured: list[dict[str, Any]]) -> None:
+            rows[:] = measured
+            if json_file is not None:
+                write_text(json_file, json.dumps(suite_result(suite, measured, quick), indent=1) + "\n")
+
+        settings = Settings(
+            quick=quick,
+            run=run,
+            seconds=seconds,
+            folds=folds,
+            before=before,
+            done=tuple(rows),
+            save=save,
+            say=_say,
+            work=work,
+        )
+        try:
+            result = run_suite(suite, settings, threads)
+        except KeyboardInterrupt:
+            if suite == "quality":
+                _say(_what_is_saved(json_file, len(rows)))
+            raise
+        console = Console()
+        console.print(table(result, console.width))
+        if json_file is not None:
+            write_text(json_file, json.dumps(result, indent=1) + "\n")
+            typer.echo(f"wrote {json_file}")
     if plot is not None:
         for path in draw(result, plot):
             typer.echo(f"drew {path}")
@@ -110,22 +112,6 @@ def bench(
 
 def _say(line: str) -> None:
     typer.echo(line, err=True)
-
-
-def _earlier_rows(file: Path) -> list[dict[str, Any]]:
-    from nvdp.bench.timing import machine
-
-    try:
-        result = json.loads(file.read_text())
-    except ValueError:
-        result = None
-    rows = result.get("rows") if isinstance(result, dict) and result.get("suite") == "quality" else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= ROW for row in rows):
-        raise InputError(f"{file} is no file of nvdp bench --suite quality, or a damaged one; --resume needs one")
-    measured, here = (on.get("processor") for on in (result["machine"], machine(False)))
-    if measured != here:
-        raise InputError(f"{file} was measured on '{measured}', this is '{here}'; choose another file")
-    return rows
 
 
 def _what_is_saved(file: Path | None, rows: int) -> str:
