@@ -16,6 +16,14 @@ def test_columns_without_a_number_are_left_out_of_console_and_page(step_result, 
         assert ("before / ours |" in part) == ("before_over_ours" in committed(name)["rows"][0])
 
 
+def test_a_standard_error_that_is_not_known_is_a_dash(committed, printed):
+    result = committed("quality")
+    result["rows"] = [{**row, "LL_stderr": None if index else 0.123} for index, row in enumerate(result["rows"])]
+    first, *others = (line.split("│") for line in printed(result, 120) if "│" in line and "quick" in line)
+    place = [cell.strip() for cell in first].index("0.123")
+    assert {row[place].strip() for row in others} == {"–"}
+
+
 def test_tables_name_processor_and_commit_and_accept_files_without_them(page, step_result, committed, printed):
     xeon = committed("step-xeon")
     assert f"{xeon['machine']['processor']}, 1 thread" in printed(xeon, 100)[-1]

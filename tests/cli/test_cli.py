@@ -52,6 +52,15 @@ def test_eval_without_json_prints_the_oracle_beside_the_model(run):
     assert "oracle" in nvdp("eval", run, "--tasks", "4", "--samples", "2").stdout
 
 
+def test_eval_on_one_task_says_that_standard_errors_are_not_known(run):
+    one = ("eval", run, "--tasks", "1", "--samples", "2")
+    evaluation = json.loads(nvdp(*one, "--json").stdout, parse_constant=pytest.fail)  # NaN is no JSON
+    assert [evaluation["scores"]["LL"][name] for name in ("std", "stderr")] == [None, None]
+    assert {row["stderr"] for row in evaluation["joint"]["by_context"].values()} == {None}
+    rows = [line.split("│") for line in nvdp(*one).stdout.splitlines() if "LL" in line and "│" in line]
+    assert [[cell.strip() for cell in row][5] for row in rows] == ["–", "–", "–"]
+
+
 def test_models_lists_the_family_as_json():
     rows = json.loads(nvdp("models", "--json").stdout)
     regression = {row["name"] for row in rows if "regression" in row["tasks"]}

@@ -99,6 +99,16 @@ def test_a_run_is_scored_on_test_classes_above_chance_and_alike_each_time(places
     assert "3-way 2-shot" in " ".join(ok("eval", places / run, "--tasks", "8").split())
 
 
+def test_a_run_scored_on_one_episode_has_no_interval(places):
+    command = ["eval", places / "features", "--tasks", "1"]
+    scores = json.loads(ok(*command, "--json"), parse_constant=pytest.fail)  # NaN is no JSON
+    for each in (scores, scores["without_sampling"], scores["nearest_mean"]):
+        assert each["interval95"] is None
+    shown = [line for line in ok(*command).splitlines() if "%" in line and "interval" not in line]
+    assert len(shown) == 3
+    assert all("–" in line and "±" not in line for line in shown)
+
+
 def test_transductive_scores_are_another_named_number(places):
     plain, other = (
         json.loads(ok("eval", places / "images", "--tasks", "40", "--json", *more)) for more in ([], ["--transductive"])

@@ -66,6 +66,13 @@ def test_an_evaluation_says_what_was_scored_and_leaves_the_model_as_it_was(tasks
     assert model.statistics == "batch"
 
 
+def test_the_interval_of_one_task_is_not_known(tasks):
+    one, two = (evaluate(build_model(ClassifierConfig("protonet")), [tasks.first(count)]) for count in (1, 2))
+    for scores in (one, one["without_sampling"]):
+        assert (scores["interval95"], scores["std"], scores["nll_interval95"]) == (None, None, None)
+    assert two["nll_interval95"] > 0
+
+
 def test_many_samples_agree_with_the_answer_without_sampling_and_few_are_worse(tasks):
     sizes = {"decoder.width": 64, "meta.width": 16, "rates.sees": "contrast", "rates.path": "activations"}
     model = build_model(ClassifierConfig("nvdp").updated(sizes))

@@ -100,9 +100,12 @@ def test_running_moments_of_float32_are_kept_in_float64():
 
 def test_running_moments_of_none_one_and_two_numbers():
     moments = RunningMoments()
-    assert (moments.std, moments.stderr) == (0.0, 0.0)
+    assert math.isnan(moments.std)
+    assert math.isnan(moments.stderr)
     moments.add(torch.tensor([1.0]))
-    assert (moments.mean, moments.std, moments.stderr) == (1.0, 0.0, 0.0)
+    assert moments.mean == 1.0
+    assert math.isnan(moments.std)
+    assert math.isnan(moments.stderr)
     moments.add(torch.tensor([3.0]))
     assert (moments.mean, moments.std, moments.stderr) == pytest.approx((2.0, math.sqrt(2), 1.0))
 
@@ -216,6 +219,14 @@ def test_mean_parameter_scores_do_not_depend_on_the_chunks(small_config, gp_batc
     for metric in ("LL", "RLL", "PLL"):
         for number in ("mean_parameters", "std", "stderr"):
             assert parts["scores"][metric][number] == pytest.approx(whole["scores"][metric][number], rel=1e-5)
+
+
+def test_the_standard_error_of_one_task_is_not_known(small_config, gp_batch):
+    one, two = (evaluate(build_model(small_config()), [gp_batch.first(count)], 2)["scores"] for count in (1, 2))
+    for metric in ("LL", "RLL", "PLL"):
+        assert (one[metric]["std"], one[metric]["stderr"]) == (None, None)
+        assert two[metric]["stderr"] == pytest.approx(two[metric]["std"] / math.sqrt(2))
+        assert two[metric]["stderr"] > 0
 
 
 def test_evaluation_is_reproducible_from_its_seed(small_config, gp_batch):

@@ -103,7 +103,7 @@ def evaluate(
     for name, row in evaluation["scores"].items():
         numbers = [row[key] for key in ("mean_parameters", "expected_log", "log_expected", "stderr")]
         numbers += [oracle[name], evaluation["attainable"][name]] if oracle else []
-        table.add_row(name, *[f"{number:.3f}" for number in numbers])
+        table.add_row(name, *[_cell(number, ".3f") for number in numbers])
     Console().print(table)
     if OF_FUNCTIONS in evaluation:
         shown = _in_a_line(evaluation[OF_FUNCTIONS])
@@ -125,6 +125,11 @@ def evaluate(
         _show_joint(evaluation["joint"])
     if gates:
         _show_gates(evaluation)
+
+
+def _cell(number: float | None, form: str, sign: str = "") -> str:
+    """A number of a table; a dash where it is not known."""
+    return "–" if number is None else f"{sign}{number:{form}}"
 
 
 def _in_a_line(scores: dict[str, float]) -> str:
@@ -191,10 +196,11 @@ def _show_classifier(scores: dict[str, Any]) -> None:
         ("without sampling", scores["without_sampling"]),
         (f"mean of {scores['samples']} samples", scores),
     ):
-        numbers = f"± {each['interval95']:.2%}", f"{each['nll']:.3f}", f"{each['ece']:.3f}"
+        numbers = _cell(each["interval95"], ".2%", "± "), f"{each['nll']:.3f}", f"{each['ece']:.3f}"
         table.add_row(title, f"{each['accuracy']:.2%}", *numbers)
     if nearest := scores.get("nearest_mean"):
-        table.add_row("nearest class mean", f"{nearest['accuracy']:.2%}", f"± {nearest['interval95']:.2%}", "", "")
+        interval = _cell(nearest["interval95"], ".2%", "± ")
+        table.add_row("nearest class mean", f"{nearest['accuracy']:.2%}", interval, "", "")
     Console().print(table)
 
 

@@ -29,7 +29,7 @@ INTERVALS = (0.5, 0.9, 0.95)
 BINS = 15  # of confidence
 NORMAL_95 = 1.96
 OF_FUNCTIONS = "expected_log_of_functions"
-Table = dict[str, dict[str, float]]  # metric → flavour → value
+Table = dict[str, dict[str, Any]]  # metric → flavour → value; `std` and `stderr` of one task are None
 
 
 @dataclass
@@ -60,13 +60,28 @@ class RunningMoments:
 
     @property
     def std(self) -> float:
-        """Standard deviation of the numbers."""
-        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else 0.0
+        """Standard deviation of the numbers; not a number of fewer than two."""
+        return math.sqrt(self.squares / (self.count - 1)) if self.count > 1 else math.nan
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean."""
-        return self.std / math.sqrt(self.count) if self.count else 0.0
+        """Standard error of the mean; not a number of fewer than two."""
+        return self.std / math.sqrt(self.count) if self.count > 1 else math.nan
+
+
+def known(value: float) -> float | None:
+    """A number as results have it: None where it is not known, as JSON has no NaN.
+
+    Args:
+        value: A number, NaN where it is not known.
+
+    Returns:
+        The number or None.
+
+    >>> known(RunningMoments(count=2, squares=2.0).stderr), known(RunningMoments(count=1).stderr)
+    (1.0, None)
+    """
+    return None if math.isnan(value) else value
 
 
 @dataclass
@@ -176,13 +191,13 @@ class RegressionScores:
         self._add("calibration", "spread", task_means(spread, tasks.whole.mask))
 
     def scores(self) -> Table:
-        """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour that was scored."""
+        """LL, RLL and PLL; `std` and `stderr` over tasks are those of the first flavour, None for fewer than two."""
         table: Table = {}
         for metric in ("LL", "RLL", "PLL"):
             flavours = {name: m for (group, name), m in self.moments.items() if group == metric}
             first = next(iter(flavours.values()))
             table[metric] = {name: m.mean if m.count else math.nan for name, m in flavours.items()}
-            table[metric] |= {"std": first.std, "stderr": first.stderr}
+            table[metric] |= {"std": known(first.std), "stderr": known(first.stderr)}
         return table
 
     def result(self) -> dict[str, Any]:
@@ -254,14 +269,14 @@ class ClassificationTotals:
         self.nll.add((nll * mask).sum(-1) / count)
         self.bins.add(prediction.confidence[mask], correct[mask])
 
-    def result(self) -> dict[str, float]:
-        """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks."""
+    def result(self) -> dict[str, float | None]:
+        """Fractions, not per cent; an interval is ± 1.96 standard errors over tasks, None for fewer than two tasks."""
         return {
             "accuracy": self.accuracy.mean,
-            "interval95": NORMAL_95 * self.accuracy.stderr,
-            "std": self.accuracy.std,
+            "interval95": known(NORMAL_95 * self.accuracy.stderr),
+            "std": known(self.accuracy.std),
             "nll": self.nll.mean,
-            "nll_interval95": NORMAL_95 * self.nll.stderr,
+            "nll_interval95": known(NORMAL_95 * self.nll.stderr),
             "ece": self.bins.expected_error,
         }
 
@@ -331,7 +346,8 @@ def evaluate(
         For regression "scores" (LL, RLL, PLL), of a model whose last layer is integrated out also
         "expected_log_of_functions", the second flavour with all weights sampled, "coverage", "crps", "rmse" and
         "spread"; for classification "accuracy", "nll", "ece" and others with samples, and under "without_sampling"
-        without them; for both the number of tasks and the mean dropout rates.
+        without them; for both the number of tasks and the mean dropout rates. Deviations, standard errors and
+        intervals over tasks are None if there is one task.
     """
     model.eval()
     totals = SCORES[model.config.kind]()

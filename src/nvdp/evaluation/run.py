@@ -12,7 +12,7 @@ from nvdp.data.source import VALIDATION_CHUNK, TaskSource, validation_tasks
 from nvdp.errors import InputError
 from nvdp.evaluation.gates import gates
 from nvdp.evaluation.joint import FED_BACK, TARGETS, joint_scores, own_contexts
-from nvdp.evaluation.metrics import NORMAL_95, RunningMoments, Watch, evaluate
+from nvdp.evaluation.metrics import NORMAL_95, RunningMoments, Watch, evaluate, known
 from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
 from nvdp.system import chosen_device
@@ -95,6 +95,7 @@ def evaluate_run(
         of a classifier on features `nearest_mean` (the nearest class mean on the same episodes) and
         `nearest_mean_accuracy` (5-way 1-shot on validation classes).
         Where they were asked for, also what `nvdp.evaluation.gates.gates` returns.
+        Deviations, standard errors and intervals over tasks are None if there is one task.
     """
     config, model, step = load_any_run(folder)
     tasks = DEFAULT_TASKS[config.model.kind] if tasks is None else tasks
@@ -133,8 +134,8 @@ def evaluate_run(
         **evaluate(model, batches, samples, seed, plan.watch),
         **plan.facts,
         **({} if plan.oracle is None else plan.oracle.result()),
-        **({} if together is None else {"joint": together}),
-        **({} if own is None else {"own_contexts": own}),
+        **({} if together is None else {"joint": _known_errors(together)}),
+        **({} if own is None else {"own_contexts": _known_errors(own)}),
         **(
             gates(model, list(validation_tasks(plan.source, seed, min(tasks, joint))), together, seed)
             if ask_gates
@@ -200,12 +201,20 @@ def _pretraining_of(extractors: Sequence[Path]) -> list[dict[str, Any]]:
     return [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
 
 
-def _nearest_mean(batches: Iterable[TaskBatch]) -> dict[str, float]:
+def _known_errors(scores: dict[str, Any]) -> dict[str, Any]:
+    """The same scores with None for the standard errors of one task, also in parts of them."""
+    return {
+        name: _known_errors(value) if isinstance(value, dict) else known(value) if name.endswith("stderr") else value
+        for name, value in scores.items()
+    }
+
+
+def _nearest_mean(batches: Iterable[TaskBatch]) -> dict[str, float | None]:
     """Accuracy of the nearest class mean of features, without any training, on the episodes that are scored."""
     hits = RunningMoments()
     for batch in batches:
         hits.add(nearest_mean_hits(batch, batch.x))
-    return {"accuracy": hits.mean, "interval95": NORMAL_95 * hits.stderr}
+    return {"accuracy": hits.mean, "interval95": known(NORMAL_95 * hits.stderr)}
 
 
 def _nearest_mean_accuracy(config: RunConfig, episodes: EpisodeConfig) -> float | None:
