@@ -1,4 +1,4 @@
-"""A table for the console: a narrow one wraps cells and headers at spaces, and cuts words only if it must."""
+"""A table for the console: it wraps cells and headers at spaces; a narrow console has rows one under the other."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -18,6 +18,8 @@ NAMES = ("model", "method", "recipe", "part")  # headers of columns of words
 def table(result: dict[str, Any], width: int = 80) -> Table:
     """The rows of a result for people; a suite of many columns has one row for each of them instead.
 
+    Where the columns do not fit side by side, each row is a block of lines, one for each column.
+
     Args:
         result: Of a suite.
         width: Characters of the console; quartiles and details are left out if they do not fit.
@@ -31,7 +33,12 @@ def table(result: dict[str, Any], width: int = 80) -> Table:
         title, columns = title.replace(" (quartiles)", ""), _console_columns(result, quartiles=False)
     if least_width(columns) > width:
         columns = _console_columns(result, quartiles=False, details=False)
-    return console_table(columns, width, title, measured_on(result), NAMES)
+    if least_width(columns) <= width:
+        return console_table(columns, width, title, measured_on(result), NAMES)
+    cells = table_cells(result, quartiles=False)
+    lines = [pair for row in zip(*cells.values(), strict=True) for pair in zip(cells, row, strict=True)]
+    blocks = [["", *part] for part in zip(*lines, strict=True)]
+    return console_table(blocks, width, title, measured_on(result), left=("",), block=len(cells))
 
 
 def _console_columns(result: dict[str, Any], quartiles: bool = True, details: bool = True) -> list[list[str]]:
@@ -58,7 +65,14 @@ def least_width(columns: Sequence[Column]) -> int:
     return sum(map(_wrapped, columns)) + _between(columns, 0)
 
 
-def console_table(columns: Sequence[Column], width: int, title: str, caption: str, left: Collection[str] = ()) -> Table:
+def console_table(
+    columns: Sequence[Column],
+    width: int,
+    title: str,
+    caption: str,
+    left: Collection[str] = (),
+    block: int | None = None,
+) -> Table:
     """A table of at most `width` characters, if its longest words fit into them.
 
     Args:
@@ -67,17 +81,19 @@ def console_table(columns: Sequence[Column], width: int, title: str, caption: st
         title: Above the table.
         caption: Below it.
         left: Headers of columns that are aligned on the left, as the first one always is.
+        block: A line is drawn after so many rows; None for no lines.
 
     Returns:
         The table.
     """
     padding = 1 if needed_width(columns) <= width else 0
     grid = Table(title=title, caption=caption, box=box.MINIMAL, show_edge=False, pad_edge=False, padding=(0, padding))
+    grid.show_header = any(header for header, *_ in columns)
     for (header, *_), characters in zip(columns, _widths(columns, width - _between(columns, padding)), strict=True):
         aligned = grid.columns == [] or header in left
         grid.add_column(header, justify="left" if aligned else "right", width=characters, overflow="fold")
-    for line in list(zip(*columns, strict=True))[1:]:
-        grid.add_row(*line)
+    for number, line in enumerate(list(zip(*columns, strict=True))[1:], 1):
+        grid.add_row(*line, end_section=block is not None and number % block == 0)
     return grid
 
 
