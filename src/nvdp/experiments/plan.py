@@ -9,8 +9,10 @@ from typing import Any
 
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.config import ModelConfig
+from nvdp.models.registry import model_spec
 from nvdp.training.config import RunConfig
-from nvdp.training.preset_rules import FOURIER
+from nvdp.training.preset_rules import FOURIER, OWN
+from nvdp.training.presets import preset_config
 
 BUDGETS = ("quick", "cpu", "paper")
 # NVDP trained by the paper's bound, its last layer sampled.
@@ -23,6 +25,8 @@ FORMER_READING: dict[str, dict[str, Any]] = {
     "nvdp-conv": _FORMER_NVDP,
     "nvdp-attentive": _FORMER_NVDP | {"decoder.layers": 2, "rates.floor": 0.01, "rates.per": "task"},
 }
+# How the presets of plain models trained on GP functions before Muon.
+FORMER_PLAIN: dict[str, Any] = {"optimizer": "nadam", "muon_rows": RunConfig.muon_rows, "learning_rate": 1e-3}
 ADDED = ("encoder.task_norm", "rates.norm", *USUAL_BOUND)  # to the paper's model, beside FOURIER
 TUNING_SEED = 777  # settings are chosen on these validation tasks; published scores are on those of VALIDATION_SEED
 
@@ -74,6 +78,36 @@ class Experiment:
     draw: Callable[[Any, Path], Sequence[Path]] | None = None
     draw_private: Callable[[Mapping[str, Path]], Sequence[Path]] | None = None
     prepare: Callable[[Sequence[PlannedRun], str, str], None] | None = None
+
+
+def former_preset(
+    task: str,
+    name: str,
+    preset: str,
+    variance: str = "learned",
+    architecture: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> RunConfig:
+    """A preset of GP functions as it was when the studies were made that keep it.
+
+    Args:
+        task: The family of tasks.
+        name: Of the model.
+        preset: Of the budget; those of the paper have not changed.
+        variance: learned or fixed.
+        architecture: Settings of the model that differ from the preset's.
+        changes: Settings of the run that differ from the preset's.
+
+    Returns:
+        The configuration.
+    """
+    settings, run = dict(architecture or {}), dict(changes)
+    if preset in OWN:
+        settings = FORMER_READING.get(name, {}) | settings
+        if model_spec(name).reader is None:
+            faster = {"learning_rate": 2e-3} if (name, preset) == ("nvdp", "quick") else {}
+            run = FORMER_PLAIN | faster | run
+    return preset_config(task, name, preset, variance, architecture=settings, **run)
 
 
 def changed(config: RunConfig, changes: Mapping[str, Any]) -> RunConfig:

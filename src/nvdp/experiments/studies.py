@@ -14,13 +14,13 @@ from nvdp.experiments.plan import (
     Experiment,
     PlannedRun,
     changed,
+    former_preset,
     paper_architecture,
 )
 from nvdp.experiments.table3 import extractors_of
 from nvdp.experiments.table3 import prepare as prepare_extractors
 from nvdp.objectives import KLScale
 from nvdp.training.config import RunConfig
-from nvdp.training.preset_rules import OWN
 from nvdp.training.presets import preset_config
 
 Changes = dict[str, dict[str, Any]]
@@ -46,20 +46,14 @@ def attentive(budget: str) -> Sequence[PlannedRun]:
     rows = []
     for name, cpu_steps in READING_STEPS.items():
         steps = {"quick": 60, "cpu": cpu_steps, "paper": PAPER_STEPS}[budget]
-        rows.append(PlannedRun(name, _former("gp", name, budget, steps=steps), TASKS[budget]))
+        rows.append(PlannedRun(name, former_preset("gp", name, budget, steps=steps), TASKS[budget]))
     if budget == "cpu":
-        alone = preset_config("gp", LONG, budget, architecture=FORMER_READING[LONG] | RATES_ALONE)
-        rows.append(PlannedRun(f"{LONG}-long", _former("gp", LONG, budget), TASKS[budget]))
+        alone = former_preset("gp", LONG, budget, architecture=RATES_ALONE)
+        rows.append(PlannedRun(f"{LONG}-long", former_preset("gp", LONG, budget), TASKS[budget]))
         rows.append(PlannedRun(f"{LONG}-rates-alone", alone, TASKS[budget]))
         for name, steps in PRESET_STEPS.items():
             rows.append(PlannedRun(f"{name}-preset", preset_config("gp", name, budget, steps=steps), TASKS[budget]))
     return rows
-
-
-def _former(task: str, name: str, preset: str, **changes: Any) -> RunConfig:
-    """A preset; of models whose targets read the context, the former one."""
-    architecture = FORMER_READING.get(name, {}) if preset in OWN else {}
-    return preset_config(task, name, preset, architecture=architecture, **changes)
 
 
 def learning(budget: str) -> Sequence[PlannedRun]:
@@ -67,7 +61,7 @@ def learning(budget: str) -> Sequence[PlannedRun]:
     steps = {"quick": 150, "cpu": 36_000, "paper": PAPER_STEPS}[budget]
     tasks = {"quick": 64, "cpu": 4_096, "paper": PAPER_TASKS}[budget]
     return [
-        PlannedRun(name, paper_architecture(preset_config("gp", name, budget, steps=steps)), tasks)
+        PlannedRun(name, paper_architecture(former_preset("gp", name, budget, steps=steps)), tasks)
         for name in ("nvdp", "cnp")
     ]
 
@@ -75,15 +69,27 @@ def learning(budget: str) -> Sequence[PlannedRun]:
 def quarter(budget: str) -> Sequence[PlannedRun]:
     """NVDP by the paper's recipe, and the shipped models with a quarter of its steps or fewer."""
     steps = {"quick": 200, "cpu": 100_000, "paper": 100_000}[budget]
-    preset = preset_config("gp", "nvdp", "cpu", architecture=USUAL_BOUND)
+    preset = former_preset("gp", "nvdp", "cpu", architecture=USUAL_BOUND)
     attentive_steps = READING_STEPS["nvdp-attentive"] if budget == "cpu" else steps // 8
     configs = {
         "paper-recipe": preset_config("gp", "nvdp", "tuned", steps=steps),
         "shipped-recipe": replace(preset, steps=steps // 4),
         "shipped-preset": preset if budget == "cpu" else replace(preset, steps=steps // 2),
-        "nvdp-attentive": _former("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
+        "nvdp-attentive": former_preset("gp", "nvdp-attentive", "cpu", steps=attentive_steps),
     }
     return [PlannedRun(name, config, TASKS[budget]) for name, config in configs.items()]
+
+
+LONG_MODELS = ("nvdp", "cnp", "np+cnp", "np+cnp+vp")
+
+
+def long(budget: str) -> Sequence[PlannedRun]:
+    """The paper's best models by the preset, NVDP by the paper's bound: equal steps, more than in any other study."""
+    steps = {"quick": 150, "cpu": 40_000, "paper": PAPER_STEPS}[budget]
+    return [
+        PlannedRun(name, preset_config("gp", name, "cpu", steps=steps, architecture=USUAL_BOUND), TASKS[budget])
+        for name in LONG_MODELS
+    ]
 
 
 RECIPES: Changes = {
@@ -151,7 +157,7 @@ def ablations(budget: str) -> Sequence[PlannedRun]:
     """NVDP with the paper's architecture, one change at a time."""
     steps = {"quick": 150, "cpu": 2_000, "paper": PAPER_STEPS}[budget]
     tasks = {"quick": 64, "cpu": 512, "paper": PAPER_TASKS}[budget]
-    base = paper_architecture(preset_config("gp", "nvdp", budget, steps=steps))
+    base = paper_architecture(former_preset("gp", "nvdp", budget, steps=steps))
     return [PlannedRun(name, changed(base, change), tasks) for name, change in ABLATIONS.items()]
 
 
@@ -174,7 +180,7 @@ COLLAPSE: Changes = {  # of NVDP-attentive
 def collapse(budget: str) -> Sequence[PlannedRun]:
     """NVDP-attentive, one change at a time, with other models trained for the same time."""
     steps = {"quick": 60, "cpu": 300, "paper": PAPER_STEPS}[budget]
-    base = _former("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
+    base = former_preset("gp", "nvdp-attentive", "cpu", steps=steps, warmup_steps=steps // 10)
     runs = {name: changed(base, change) for name, change in COLLAPSE.items()}
     anp_steps = steps * READING_STEPS["anp"] // READING_STEPS["nvdp-attentive"]
     runs["anp"] = preset_config("gp", "anp", "cpu", steps=anp_steps, warmup_steps=anp_steps // 10)
@@ -205,7 +211,7 @@ def alive(budget: str) -> Sequence[PlannedRun]:
     """Plain NVDP, one change at a time, equal steps; with and without the variational prior under three seeds."""
     steps = {"quick": 60, "cpu": 1_000, "paper": PAPER_STEPS}[budget]
     one_std = {"likelihood.shared_std": True}
-    base = preset_config("gp", "nvdp", "quick", steps=steps, warmup_steps=steps // 10, architecture=one_std)
+    base = former_preset("gp", "nvdp", "quick", steps=steps, warmup_steps=steps // 10, architecture=one_std)
     runs = {name: changed(base, change) for name, change in ALIVE.items()}
     seeded = (*WITHOUT_KL, *WITHOUT_KL.values())
     runs |= {f"{name}-seed-{seed}": replace(runs[name], seed=seed) for name in seeded for seed in ALIVE_SEEDS}
@@ -223,7 +229,7 @@ def tnp(budget: str) -> Sequence[PlannedRun]:
         for name, cpu_steps in TNP_MODELS.items():
             steps = {"quick": 60, "cpu": cpu_steps, "paper": 100_000}[budget]
             tasks = {"quick": 64, "cpu": 4_096, "paper": 48_000}[budget]
-            config = _former(task, name, "quick", steps=steps, warmup_steps=steps // 10)
+            config = former_preset(task, name, "quick", steps=steps, warmup_steps=steps // 10)
             rows.append(PlannedRun(f"{name}-{task}", config, tasks))
     return rows
 
@@ -297,7 +303,7 @@ def fewshot_choices(budget: str) -> Sequence[PlannedRun]:
 
 
 def _nvdp(steps: int) -> RunConfig:
-    return preset_config("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10, architecture=USUAL_BOUND)
+    return former_preset("gp", "nvdp", "cpu", steps=steps, warmup_steps=steps // 10, architecture=USUAL_BOUND)
 
 
 def _tuning_runs(configs: dict[str, RunConfig], tasks: int) -> list[PlannedRun]:
@@ -308,6 +314,7 @@ STUDIES = (
     Experiment("attentive", "Table 1 extended: models whose targets read the context, in NVDP's seconds", attentive),
     Experiment("learning", "NVDP and CNP with the paper's architecture, trained longer", learning),
     Experiment("quarter", "The shipped models against the paper's recipe with four times their steps or more", quarter),
+    Experiment("long", "NVDP by the paper's bound, CNP and NP+CNP by the presets, trained longest", long),
     Experiment("recipes", "NVDP's recipe, one change at a time, each with the same number of tasks", recipes),
     Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", ablations),
     Experiment("collapse", "Posterior collapse of NVDP-attentive, one change at a time", collapse),

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nvdp.experiments.plan import USUAL_BOUND, Experiment, PlannedRun, paper_architecture
+from nvdp.experiments.plan import USUAL_BOUND, Experiment, PlannedRun, former_preset, paper_architecture
 from nvdp.experiments.results import panel_from_json, panel_to_json
 from nvdp.plots import FunctionPanel, figure_functions, five_point_task, gp_function_panel, oracle_panel
-from nvdp.training.presets import preset_config
 from nvdp.training.run_folder import load_run
 
 NAMES = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp")  # the paper's order
@@ -28,7 +27,7 @@ def paper_rows(budget: str) -> Sequence[PlannedRun]:
     return [
         PlannedRun(
             f"{name}-{variance}",
-            paper_architecture(preset_config("gp", name, budget, variance, steps=STEPS[budget])),
+            paper_architecture(former_preset("gp", name, budget, variance, steps=STEPS[budget])),
             TASKS[budget],
         )
         for variance in reversed(VARIANCES)
@@ -54,7 +53,7 @@ def plan(budget: str) -> Sequence[PlannedRun]:
         *(
             PlannedRun(
                 shipped_name(name, seed),
-                preset_config("gp", name, "cpu", steps=steps, seed=seed, architecture=USUAL_BOUND),
+                former_preset("gp", name, "cpu", steps=steps, seed=seed, architecture=USUAL_BOUND),
                 tasks,
             )
             for name, seed in shipped

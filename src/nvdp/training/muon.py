@@ -121,8 +121,8 @@ def _stack(parameter: Tensor) -> Float[Tensor, "matrix row column"]:
 def polar_factors(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor, "matrix row column"]:
     """U Vᵀ of each matrix U S Vᵀ, roughly: singular values come out between 0.7 and 1.2.
 
-    With many columns the iteration is that of A = XXᵀ alone. With the polynomial P = a + bA + cA², X ← PX and A ← PAP, as
-    P and A commute. The product of all P is multiplied with X once, at the end.
+    With many columns the iteration is that of A = XXᵀ alone. With the polynomial P = a + bA + cA², X ← PX and
+    A ← PAP, as P and A commute. The product of all P is multiplied with X once, at the end.
     """
     a, b, c = COEFFICIENTS
     tall = matrices.shape[1] > matrices.shape[2]
