@@ -91,11 +91,12 @@ def report(
     Example: nvdp report results/ --out docs/results.md
     """
     from nvdp.bench.report import speed_page
+    from nvdp.experiments.entries import reading
     from nvdp.experiments.hours import draw_hours
-    from nvdp.experiments.report import readme_block, results_page, with_block
+    from nvdp.experiments.report import QUALITY, readme_block, results_page, with_block
     from nvdp.experiments.report_tables import Results
     from nvdp.experiments.reproduce import EXPERIMENTS
-    from nvdp.experiments.results import read_figure
+    from nvdp.experiments.results import figure_path, read_figure
     from nvdp.system import check_outputs, write_text
 
     speed_file = out.with_name("speed.md")
@@ -109,18 +110,37 @@ def report(
     ]
     check_outputs([path for path in (out, out.with_name("speed.md")) if path not in written], force=force)
     page = results_page(results, budget)
+    _check_bench(results / "bench")
     out.parent.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS.values():
         data = read_figure(results, experiment.name, budget)
         if experiment.draw is not None and data is not None:
-            experiment.draw(data, out.parent / "figures" / f"{experiment.name}.png")
-    draw_hours(Results(results, budget), out.parent / "figures" / "hours.png")
+            with reading(figure_path(results, experiment.name, budget)):
+                experiment.draw(data, out.parent / "figures" / f"{experiment.name}.png")
+    with reading(results / QUALITY):
+        draw_hours(Results(results, budget), out.parent / "figures" / "hours.png")
     write_text(out, page)
     typer.echo(f"wrote {out}")
-    speed = speed_page(results / "bench", out.parent / "figures")
+    with reading(results / "bench"):
+        speed = speed_page(results / "bench", out.parent / "figures")
     if speed is not None:
         write_text(out.with_name("speed.md"), speed)
         typer.echo(f"wrote {out.with_name('speed.md')}")
     if readme is not None:
         write_text(readme, with_block(readme.read_text(), block))
         typer.echo(f"updated the table in {readme}")
+
+
+def _check_bench(folder: Path) -> None:
+    """Refuse a file of ``nvdp bench`` whose table cannot be made, by its name."""
+    from nvdp.bench.report import TEXTS
+    from nvdp.bench.suites import measured_on, table_cells
+    from nvdp.experiments.entries import reading
+    from nvdp.system import read_json
+
+    for path in (*(folder / f"{name}.json" for name in TEXTS), *folder.glob("step-*.json")):
+        with reading(path):
+            if path.exists():
+                result = read_json(path, "suite", "machine", "rows")
+                table_cells(result)
+                measured_on(result)

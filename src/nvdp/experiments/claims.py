@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
+from nvdp.experiments.entries import GATES, LIMITS, read_entries
 from nvdp.experiments.report_fewshot import REGIMES, best_other, nvdp_ahead, printed_value
 from nvdp.experiments.report_tables import (
     Results,
@@ -16,7 +17,6 @@ from nvdp.experiments.report_tables import (
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import ALIVE_SEEDS, ONE_STD, RIVAL_SEEDS, RIVALS, STD_OF_NETWORK, TNP_MODELS, WITHOUT_KL
 from nvdp.experiments.table3 import METHODS, SETTINGS
-from nvdp.system import read_json
 
 CLEAR = 2.0  # standard errors from which a difference is called clear
 SIZES = ("3", "5", "10", "20")  # of contexts whose targets are scored together
@@ -34,7 +34,7 @@ REPRODUCED, NOT, REVERSED = "reproduced", "not reproduced", "reversed"
 def gate_files(results: Results) -> dict[str, dict[str, Any]]:
     """What `nvdp eval NAME --gates --json` printed, by model."""
     paths = sorted((results.folder / "gates").glob("*.json"))
-    return {path.stem: read_json(path, "model", "scores", "joint", "gates") for path in paths}
+    return {path.stem: read_entries(path, GATES, "model", "scores", "joint", "gates") for path in paths}
 
 
 def joint_cell(evaluation: dict[str, Any], way: str = "gaussian") -> str:
@@ -108,7 +108,7 @@ def limits_in_words(results: Results) -> str:
     path = results.folder / "limits" / f"{NEW}.json"
     if not path.exists():
         return ""
-    told = read_json(path)
+    told = read_entries(path, LIMITS)
     rates, choice = told["inference"], told["choice"]
     gained = rates["after_steps"] - rates["inferred"]
     sentences = [
@@ -243,8 +243,8 @@ def _claims(results: Results) -> Iterator[tuple[str, str, str]]:
         claim = "Figure 3: NVDP's own choice of points is good (the paper's bound)"
         yield claim, *_signed(gain["mean"][-1], gain["stderr"][-1], "`results/figure3`")
     for name in (*BY_RATES, FLAGSHIP):
-        if name in models and "own choice" in models[name]["gates"]:
-            gate = models[name]["gates"]["own choice"]
+        gate = models[name]["gates"].get("own choice") if name in models else None
+        if gate is not None and gate["stderr"] is not None:
             verdict, evidence = _signed(gate["value"], gate["stderr"], f"`results/gates/{name}.json`")
             yield f"Figure 3: the same for `{name}`", verdict, evidence
     figure4 = results.figure("figure4")
@@ -259,8 +259,7 @@ def _claims(results: Results) -> Iterator[tuple[str, str, str]]:
         )
     toy = results.runs("figure9")
     for name, sees in (("nvdp", "(x, r)"), ("nvdp-decoder-x", "x alone")):
-        if name in toy:
-            rate = toy[name]["evaluation"]["mean_rate"]
+        if name in toy and (rate := toy[name]["evaluation"]["mean_rate"]) is not None:
             verdict = NOT if rate < FLOOR_RATE else REPRODUCED
             yield (
                 f"Figure 9: rates adapt in the toy, decoder sees {sees}",

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
 from nvdp.evaluation.metrics import NORMAL_95
+from nvdp.experiments.entries import STEP_ROWS, VIEW_ROWS, read_entries
 from nvdp.experiments.report_tables import Estimate, Results, markdown_table, minus, number_or_nothing
 from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.table3 import (
@@ -20,7 +21,6 @@ from nvdp.experiments.table3 import (
     method_of,
     rows_of,
 )
-from nvdp.system import read_json
 from nvdp.training.presets import preset_config
 
 REGIMES = {
@@ -79,8 +79,10 @@ def fewshot_steps_table(results: Results) -> str:
     """Accuracy on validation classes by column and row of table 3 and number of steps; ✓: as in the table."""
     path = results.folder / "bench" / "fewshot-steps.json"
     tasks = {setting.short: setting.task for setting in SETTINGS}
-    rows = read_json(path, "rows")["rows"] if path.exists() else []
+    rows = read_entries(path, STEP_ROWS, "rows")["rows"] if path.exists() else []
     for row in rows:
+        if row["column"] not in tasks:
+            raise unknown_name(f"column of {path}", row["column"], tasks)
         of_row = [each for each in rows if (each["column"], each["row"]) == (row["column"], row["row"])]
         best = max(of_row, key=lambda each: (each["accuracy"], -each["ece"]))
         if best["steps"] != (steps := feature_steps(tasks[row["column"]], row["row"])):
@@ -109,7 +111,7 @@ def views_table(results: Results) -> str:
     """Nearest class means by what features are, from ``benchmarks/views.py``."""
     path = results.folder / "bench" / "views.json"
     lines = []
-    for row in read_json(path, "rows")["rows"] if path.exists() else []:
+    for row in read_entries(path, VIEW_ROWS, "rows")["rows"] if path.exists() else []:
         for features, scores in row["scores"].items():
             cells = [f"{100 * each['accuracy']:.2f} ± {100 * each['stderr']:.2f}" for each in scores.values()]
             lines.append([f"{row['task']}, {row['way']}-way", features, *cells])
@@ -123,7 +125,7 @@ def _features_used(scores: dict[str, Any]) -> str:
         return ""
     took = "; ".join(f"{each['steps']:,} more steps and {each['seconds']:,.0f} more seconds" for each in extractors)
     text = f"Pretraining, extractor by extractor: {took}."
-    if "nearest_mean_accuracy" not in scores:
+    if scores.get("nearest_mean_accuracy") is None:
         return text
     return (
         f"{text} The nearest class mean of the features, 5-way 1-shot on validation classes, has an accuracy of "
@@ -211,7 +213,7 @@ def cost_table(results: Results) -> str:
     speeds: dict[str, float] = {}
     for result in results.runs("table3").values():
         task, config = result["config"]["task"], result["config"]
-        if config["episodes"]["regime"] == "end-to-end":
+        if config["episodes"]["regime"] == "end-to-end" and result["seconds"] > 0:
             speed = result["steps"] * images_per_step(config) / result["seconds"]
             speeds[task] = max(speed, speeds.get(task, 0.0))
     lines = []

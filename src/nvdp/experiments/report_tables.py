@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.evaluation.metrics import FLAVOURS
+from nvdp.experiments.entries import PIXEL_ROWS, read_entries, reading
 from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
-from nvdp.experiments.results import Result, read_figure, read_results
+from nvdp.experiments.results import Result, figure_path, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
 from nvdp.experiments.table3 import Setting, rows_of, run_name
-from nvdp.system import read_json
 
 METRICS = ("LL", "RLL", "PLL")
 FLAVOUR_TITLES = dict(zip(FLAVOURS, ("mean", "E log", "log E"), strict=True))
@@ -177,14 +177,15 @@ def active_table(results: Results) -> str:
         return ""
     titles = {OWN: "own choice", RANDOM: "random", ORACLE: "exact GP's choice"}
     lines = []
-    for name, curves in data["curves"].items():
-        gain = data["gain"][name]
-        for choice, curve in curves.items():
-            at = [curve["sizes"].index(size) for size in ACTIVE_SIZES]
-            cells = [name if name == EXACT else f"`{name.lower()}`", titles[choice]]
-            cells += [f"{curve['LL']['mean'][i]:.2f} ± {curve['LL']['stderr'][i]:.2f}" for i in at]
-            cells.append(f"{gain['mean'][-1]:+.2f} ± {gain['stderr'][-1]:.2f}" if choice == OWN else "")
-            lines.append(cells)
+    with reading(figure_path(results.folder, "figure3", results.budget)):
+        for name, curves in data["curves"].items():
+            gain = data["gain"][name]
+            for choice, curve in curves.items():
+                at = [curve["sizes"].index(size) for size in ACTIVE_SIZES]
+                cells = [name if name == EXACT else f"`{name.lower()}`", titles[choice]]
+                cells += [f"{curve['LL']['mean'][i]:.2f} ± {curve['LL']['stderr'][i]:.2f}" for i in at]
+                cells.append(f"{gain['mean'][-1]:+.2f} ± {gain['stderr'][-1]:.2f}" if choice == OWN else "")
+                lines.append(cells)
     return markdown_table(["model", "points", *(f"LL {size}" for size in ACTIVE_SIZES), "own − random"], lines)
 
 
@@ -210,13 +211,14 @@ def explained_pixels_table(results: Results) -> str:
     """PSNR by how pixels were chosen, from ``benchmarks/pixels.py``."""
     path = results.folder / "bench" / "pixels.json"
     lines = []
-    for row in read_json(path, "rows")["rows"] if path.exists() else []:
-        for way, scores in row["PSNR"].items():
-            errors = row["stderr"][way]
-            cells = [
-                f"{score:.1f}" + (f" ({score - plain:+.1f} ± {error:.1f})" if way != "random" else "")
-                for score, plain, error in zip(scores, row["PSNR"]["random"], errors, strict=True)
-            ]
-            lines.append([row["task"], f"`{row['model']}`", way, *cells])
+    with reading(path):
+        for row in read_entries(path, PIXEL_ROWS, "rows")["rows"] if path.exists() else []:
+            for way, scores in row["PSNR"].items():
+                errors = row["stderr"][way]
+                cells = [
+                    f"{score:.1f}" + (f" ({score - plain:+.1f} ± {error:.1f})" if way != "random" else "")
+                    for score, plain, error in zip(scores, row["PSNR"]["random"], errors, strict=True)
+                ]
+                lines.append([row["task"], f"`{row['model']}`", way, *cells])
     head = ["set", "model", "pixels", *(f"{size} pixels" for size in row["sizes"])] if lines else []
     return markdown_table(head, lines) if lines else ""

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nvdp.errors import InputError
-from nvdp.system import read_json
+from nvdp.experiments.entries import FIGURES, RESULT, RESULTS, Schema, checked, read_entries
 
 Result = dict[str, Any]
 FIGURE_SUFFIX = "-figure.json"  # data of a figure, beside the results of its runs
@@ -26,11 +26,12 @@ def result_path(out: Path, what: str, budget: str, name: str) -> Path:
     return out / what / f"{budget}-{name}.json"
 
 
-def read_result(path: Path) -> Result:
+def read_result(path: Path, schema: Schema = RESULT) -> Result:
     """Read a result file.
 
     Args:
         path: The file.
+        schema: What its entries must be.
 
     Returns:
         Its object; `InputError` if the file is no result.
@@ -42,7 +43,7 @@ def read_result(path: Path) -> Result:
         raise InputError(f"{path} is no result of `nvdp reproduce`: {error}") from None
     if missing:
         raise InputError(f"{path} is no result of `nvdp reproduce`: it has no entry '{min(missing)}'")
-    return result
+    return checked(result, schema, path)
 
 
 def read_results(folder: Path, what: str, budget: str) -> dict[str, Result]:
@@ -59,17 +60,22 @@ def read_results(folder: Path, what: str, budget: str) -> dict[str, Result]:
     paths = [p for p in sorted((folder / what).glob(f"{budget}-*.json")) if not p.name.endswith(FIGURE_SUFFIX)]
     results: dict[str, Result] = {}
     for path in paths:
-        result = read_result(path)
+        result = read_result(path, RESULTS.get(what, RESULT))
         if result["name"] in results:
             raise InputError(f"{path} has the name '{result['name']}' of another result; remove one of them")
         results[result["name"]] = result
     return results
 
 
+def figure_path(folder: Path, what: str, budget: str) -> Path:
+    """Path of the data of an experiment's figure."""
+    return folder / what / f"{budget}{FIGURE_SUFFIX}"
+
+
 def read_figure(folder: Path, what: str, budget: str) -> Any | None:
     """The data of an experiment's figure; None if it has not been made."""
-    path = folder / what / f"{budget}{FIGURE_SUFFIX}"
-    return read_json(path) if path.exists() else None
+    path = figure_path(folder, what, budget)
+    return read_entries(path, FIGURES.get(what)) if path.exists() else None
 
 
 def paper_numbers() -> dict[str, Any]:

@@ -1,0 +1,230 @@
+"""Entries of result files: what is missing or of a wrong type is refused in one line with the file and the entry.
+
+What a file must hold is said by a schema: a `Value`, `Each` or `Items`, a dictionary of entries by name, or None for
+anything. A schema says what entries are where there are any; a missing one is refused when it is asked for.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nvdp.errors import InputError
+from nvdp.evaluation.metrics import OF_FUNCTIONS
+from nvdp.models.registry import MODELS
+from nvdp.system import read_json
+
+SHOWN = 40  # letters of a wrong entry
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number, a text or another single value: what it is in words, and whether something is one."""
+
+    words: str
+    accepts: Callable[[Any], bool]
+
+    def or_null(self) -> "Value":
+        """The same, or null."""
+        return Value(f"{self.words} or null", lambda value: value is None or self.accepts(value))
+
+
+@dataclass(frozen=True)
+class Each:
+    """An object with any names, whose entries are all of one kind."""
+
+    of: "Schema"
+    least: int = 0
+
+
+@dataclass(frozen=True)
+class Items:
+    """A list, whose items are all of one kind."""
+
+    of: "Schema"
+    least: int = 0
+
+
+Schema = Value | Each | Items | dict[str, Any] | None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+NUMBER = Value("a number", _is_number)
+SECONDS = Value("a number of at least 0", lambda value: _is_number(value) and value >= 0)
+COUNT = Value("a whole number of at least 0", lambda value: _is_whole(value) and value >= 0)
+ONE_OR_MORE = Value("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
+TEXT = Value("a text", lambda value: isinstance(value, str))
+FLAG = Value("true or false", lambda value: isinstance(value, bool))
+MODEL = Value("the name of a model", lambda value: isinstance(value, str) and value in MODELS)
+
+NUMBERS = Items(NUMBER, 1)
+ACCURACY: dict[str, Schema] = dict.fromkeys(("accuracy", "interval95", "stderr", "nll", "ece"), NUMBER)
+TOGETHER: dict[str, Schema] = dict.fromkeys(("gaussian", "closed_form", "fed_back", "spread", "exact_std"), NUMBER)
+EVALUATION: dict[str, Schema] = ACCURACY | {
+    "task": TEXT,
+    "variance": TEXT,
+    "tasks": COUNT,
+    "steps": COUNT,
+    "scores": Each(Each(NUMBER)),
+    "oracle": Each(NUMBER),
+    "attainable": Each(NUMBER),
+    "spread": NUMBER,
+    "spread_follows_oracle": NUMBER.or_null(),
+    "mean_rate": NUMBER.or_null(),
+    "coverage": Each(NUMBER),
+    "joint": {
+        "fed_back_targets": COUNT,
+        "spread_follows_oracle": NUMBER,
+        "by_context": Each(TOGETHER | {"ceiling": Each(NUMBER)}),
+    },
+    "own_contexts": Each(NUMBER),
+    "without_sampling": ACCURACY,
+    "nearest_mean": ACCURACY,
+    "nearest_mean_accuracy": NUMBER.or_null(),
+    "extractors": Items({"steps": COUNT, "seconds": SECONDS}),
+}
+CONFIG: dict[str, Schema] = {
+    "task": TEXT,
+    "start": TEXT.or_null(),
+    "model": {"name": MODEL, "inputs": {}, "likelihood": {"variance": TEXT}},
+    "tasks_per_step": ONE_OR_MORE,
+}
+RESULT: dict[str, Schema] = {
+    "name": TEXT,
+    "steps": ONE_OR_MORE,
+    "seconds": SECONDS,
+    "config": CONFIG,
+    "evaluation": EVALUATION,
+    "evaluations": Each(EVALUATION),
+    "transductive": ACCURACY,
+}
+EPISODES = dict.fromkeys(("way", "shot", "queries"), ONE_OR_MORE) | {"regime": TEXT, "features": TEXT.or_null()}
+FEWSHOT_RESULT = RESULT | {"config": CONFIG | {"episodes": EPISODES}}
+WITH_RATES = RESULT | {"evaluation": EVALUATION | {"rates": NUMBERS}}
+RESULTS = {"table3": FEWSHOT_RESULT, "alive": WITH_RATES}  # by experiment, where they are not `RESULT`
+
+GATES = EVALUATION | {
+    "model": TEXT,
+    "rates": NUMBERS,
+    "verdict": TEXT,
+    "gates": Each({"value": NUMBER, "stderr": NUMBER.or_null(), "passed": FLAG}),
+    OF_FUNCTIONS: Each(NUMBER),
+    f"oracle_{OF_FUNCTIONS}": Each(NUMBER),
+}
+LIMITS = {
+    "inference": Each(NUMBER),
+    "choice": {"tasks": COUNT, "gain_over_random": Each(Each(NUMBER)), "smallest_distance": Each(NUMBER)},
+}
+CURVE = {"mean": NUMBERS, "stderr": NUMBERS}
+ACTIVE = {
+    **dict.fromkeys(("tasks", "candidates", "steps"), COUNT),
+    "curves": Each(Each({"sizes": Items(COUNT, 1), "LL": CURVE})),
+    "gain": Each(CURVE | {"sizes": Items(COUNT, 1)}),
+}
+PIXELS = {"images": COUNT, "pixels": Each(Each(Each(Each(Each(NUMBER), 1), 1), 1), 1)}
+FIGURES: dict[str, Schema] = {
+    "figure3": ACTIVE,
+    "figure4": PIXELS,
+    "pretrained": {"active": ACTIVE, "digits": PIXELS},
+}
+PIXEL_ROWS = {
+    "rows": Items({"task": TEXT, "model": TEXT, "sizes": Items(COUNT), "PSNR": Each(NUMBERS), "stderr": Each(NUMBERS)})
+}
+VIEW_ROWS = {"rows": Items({"task": TEXT, "way": COUNT, "scores": Each(Each(ACCURACY))})}
+STEP_ROWS = {
+    "rows": Items(
+        ACCURACY
+        | dict.fromkeys(("column", "row", "features"), TEXT)
+        | {"steps": COUNT, "episodes": COUNT, "seconds": SECONDS}
+    )
+}
+
+
+class Entries(dict[str, Any]):
+    """An object of a result file, which refuses to be asked for an entry that it does not have.
+
+    >>> Entries({"LL": 0.5}, Path("a.json"), "scores")["PLL"]
+    Traceback (most recent call last):
+    nvdp.errors.InputError: a.json has no entry 'scores.PLL'
+    """
+
+    def __init__(self, values: dict[str, Any], path: Path, place: str) -> None:
+        super().__init__(values)
+        self.path, self.place = path, place
+
+    def __missing__(self, name: str) -> Any:
+        raise InputError(f"{self.path} has no entry '{_inside(self.place, name)}'")
+
+
+def _inside(place: str, name: object) -> str:
+    return f"{place}.{name}" if place else str(name)
+
+
+def checked(value: Any, schema: Schema, path: Path, place: str = "") -> Any:
+    """What a file holds, refused where it is not as a schema says.
+
+    Args:
+        value: What was read.
+        schema: What is expected.
+        path: The file, for the error.
+        place: Which entry of the file the value is, with points between names.
+
+    Returns:
+        The same, with `Entries` for objects that the schema describes.
+    """
+    if schema is None:
+        return value
+    if isinstance(schema, Value):
+        if not schema.accepts(value):
+            raise _wrong(value, schema.words, path, place)
+        return value
+    if isinstance(schema, Items):
+        if not isinstance(value, list) or len(value) < schema.least:
+            raise _wrong(value, f"a list of at least {schema.least}" if schema.least else "a list", path, place)
+        return [checked(item, schema.of, path, _inside(place, number)) for number, item in enumerate(value)]
+    least = schema.least if isinstance(schema, Each) else 0
+    if not isinstance(value, dict) or len(value) < least:
+        raise _wrong(value, f"an object with at least {least}" if least else "an object", path, place)
+    kinds = dict.fromkeys(value, schema.of) if isinstance(schema, Each) else schema
+    inner = {name: checked(item, kinds.get(name), path, _inside(place, name)) for name, item in value.items()}
+    return Entries(inner, path, place)
+
+
+def _wrong(value: Any, words: str, path: Path, place: str) -> InputError:
+    text = json.dumps(value)
+    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
+    return InputError(f"{path}: {f'entry {place!r}' if place else 'the file'} is {shown}; expected {words}")
+
+
+def read_entries(path: Path, schema: Schema, *names: str) -> Any:
+    """What a JSON file holds, refused in one line if it has not these entries or is not as a schema says."""
+    return checked(read_json(path, *names), schema, path)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Refuse a file in one line if what is made of it inside this context fails, e.g. as lists differ in length.
+
+    >>> with reading(Path("a.json")):
+    ...     {"LL": 0.5}["PLL"]
+    Traceback (most recent call last):
+    nvdp.errors.InputError: a.json has no entry 'PLL'
+    """
+    try:
+        yield
+    except InputError as error:
+        named = str(path.parents[1]) in str(error)  # it tells of a file of the same results
+        raise InputError(f"{'' if named else f'{path}: '}{error}") from None
+    except KeyError as error:
+        raise InputError(f"{path} has no entry {error}") from None
+    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        raise InputError(f"{path} cannot be used: {' '.join(str(error).split())}") from None

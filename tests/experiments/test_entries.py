@@ -1,0 +1,110 @@
+"""A result file without an entry, or with a wrong one, is refused in one line that names the file."""
+
+import copy
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from command_line import refusal
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nvdp.errors import InputError
+from nvdp.experiments.entries import reading
+from nvdp.experiments.report import results_page
+
+RESULTS = Path(__file__).parents[2] / "results"
+FILES = (
+    "table1/cpu-nvdp-learned",
+    "table1/cpu-cnp-learned",
+    "table2/cpu-nvdp-mnist",
+    "table3/cpu-nvdp-omniglot-5w1s-end-to-end",
+    "tnp/cpu-nvdp-conv-gp-tnp",
+    "figure9/cpu-nvdp",
+    "gates/gp",
+    "limits/gp-nvdp",
+    "bench/views",
+)
+ABSENT = object()
+SPOILED = (ABSENT, None, "text", [], {}, -1, True, {"other": None})
+
+
+def places(value, at=()):
+    """Where the entries of a file are; of lists the first item."""
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*at, key)
+        yield from places(inner, (*at, key))
+
+
+def spoiled(whole, place, new):
+    value = copy.deepcopy(whole)
+    inner = value
+    for key in place[:-1]:
+        inner = inner[key]
+    if new is ABSENT:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = new
+    return json.dumps(value)
+
+
+WHOLE = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in FILES}
+PLACES = [(name, place) for name, value in WHOLE.items() for place in places(value)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The committed results of some files."""
+    folder = tmp_path_factory.mktemp("results")
+    for name in FILES:
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(RESULTS / f"{name}.json", folder / f"{name}.json")
+    return folder
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(spoil=st.sampled_from(PLACES), new=st.sampled_from(SPOILED))
+def test_a_spoiled_entry_makes_a_page_or_one_line_with_its_file(folder, spoil, new):
+    name, place = spoil
+    path = folder / f"{name}.json"
+    path.write_text(spoiled(WHOLE[name], place, new))
+    said = None
+    try:
+        results_page(folder)
+    except InputError as error:
+        said = str(error)
+    path.write_text(json.dumps(WHOLE[name]))
+    assert said is None or (str(path) in said and "\n" not in said)
+
+
+@pytest.mark.parametrize(
+    ("place", "new", "words"),
+    [
+        (("evaluation",), ABSENT, "it has no entry 'evaluation'"),
+        (("config",), ABSENT, "it has no entry 'config'"),
+        (("evaluation", "scores"), ABSENT, "has no entry 'evaluation.scores'"),
+        (("evaluation", "scores", "LL", "stderr"), None, "entry 'evaluation.scores.LL.stderr' is null; expected a num"),
+        (("evaluation", "scores", "LL"), [1], "entry 'evaluation.scores.LL' is [1]; expected an object"),
+        (("config", "model", "name"), "nvpd", "entry 'config.model.name' is \"nvpd\"; expected the name of a model"),
+        (("steps",), 0, "entry 'steps' is 0; expected a whole number of at least 1"),
+    ],
+)
+def test_the_report_tells_the_entry_and_leaves_no_page(folder, tmp_path, place, new, words):
+    path = folder / f"{FILES[0]}.json"
+    path.write_text(spoiled(WHOLE[FILES[0]], place, new))
+    line = refusal("report", folder, "--out", tmp_path / "page.md")
+    path.write_text(json.dumps(WHOLE[FILES[0]]))
+    assert str(path) in line
+    assert words in line
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_fails_inside_a_file_is_told_with_its_name(tmp_path):
+    path = tmp_path / "figure2" / "cpu-figure.json"
+    for fails, words in ((lambda: [][0], "list index out of range"), (lambda: int("x"), "invalid literal")):
+        with pytest.raises(InputError, match=f"cpu-figure.json cannot be used: {words}"), reading(path):
+            fails()
+    with pytest.raises(InputError, match=r"cpu-figure.json: panel 'a' is empty"), reading(path):
+        raise InputError("panel 'a' is empty")
