@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nvdp.experiments.report import readme_block, results_page
+from nvdp.experiments.report import marked, readme_block, results_page
 from nvdp.experiments.reproduce import EXPERIMENTS
 from nvdp.experiments.results import read_results
 from nvdp.training.config import RunConfig
@@ -24,5 +24,5 @@ def test_every_committed_result_is_that_of_a_planned_run(name):
 
 
 def test_the_pages_are_those_of_the_committed_files():
-    assert (ROOT / "docs" / "results.md").read_text() == results_page(RESULTS)
+    assert (ROOT / "docs" / "results.md").read_text() == marked(results_page(RESULTS))
     assert readme_block(RESULTS) in (ROOT / "README.md").read_text()

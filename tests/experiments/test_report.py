@@ -1,11 +1,14 @@
 """The results page: which sections it has, and that tables and sentences hold the numbers of the files."""
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
+from command_line import nvdp, refusal
 
 from nvdp.errors import InputError
-from nvdp.experiments.report import PARTS, PLACEHOLDER, filled, results_page
+from nvdp.experiments.report import PARTS, PLACEHOLDER, filled, results_page, text_of_own_page
 from nvdp.experiments.report_tables import Results, seeds_table
 from nvdp.experiments.report_words import compared, highest, in_words
 from nvdp.experiments.results import files, result_path
@@ -117,3 +120,31 @@ def test_every_part_is_in_the_template_and_the_reverse():
 def test_a_folder_without_results_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no results of the cpu budget"):
         results_page(tmp_path)
+
+
+def test_only_its_own_pages_and_their_figures_are_replaced(tmp_path):
+    results, page = tmp_path / "results", tmp_path / "docs" / "page.md"
+    for name in ("table1/cpu-cnp-learned.json", "figure3/cpu-figure.json"):
+        (results / name).parent.mkdir(parents=True)
+        shutil.copy(Path(__file__).parents[2] / "results" / name, results / name)
+    mine = page.parent / "figures" / "figure3.png"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    (mine.parent / "other.png").write_text("mine too")
+    command = ("report", results, "--out", page)
+    assert f"{mine} exists; add --force" in refusal(*command)
+    assert (mine.read_text(), page.exists()) == ("mine", False)
+    forced, again = nvdp(*command, "--force"), nvdp(*command)
+    assert (forced.returncode, again.returncode) == (0, 0), again.stderr
+    assert mine.read_bytes().startswith(b"\x89PNG")
+    assert (mine.parent / "other.png").read_text() == "mine too"
+    assert {path.name for path in page.parent.iterdir()} == {"page.md", "figures"}
+    page.write_text("# Mine\n\nI like `nvdp report`.\n")
+    assert f"{page} exists; add --force" in refusal(*command)
+    assert "is a folder; expected the name of a page" in refusal("report", results, "--out", page.parent)
+
+
+def test_the_committed_pages_are_its_own():
+    docs = Path(__file__).parents[2] / "docs"
+    assert all(text_of_own_page(docs / name) for name in ("results.md", "speed.md"))
+    assert text_of_own_page(docs / "findings.md") is None

@@ -1,6 +1,9 @@
 """Commands about the paper: reproduce a table or figure, and build the results page."""
 
+from functools import partial
 from pathlib import Path
+from shutil import copyfile
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -8,8 +11,6 @@ import typer
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Address, DataDir, Device, Force
 from nvdp.errors import InputError
-
-GENERATED = "`nvdp report`"  # near the top of every page that it writes
 
 
 @app.command(rich_help_panel=PAPER)
@@ -86,49 +87,77 @@ def report(
 ) -> None:
     """Write the results page and the page about speed, with their figures, from the result files alone.
 
-    A page that this command has written is replaced; any other file needs --force.
+    A page that this command has written, and the figures that such a page shows, are replaced. Any other file needs
+    --force.
 
     Example: nvdp report results/ --out docs/results.md
     """
-    from nvdp.bench.report import speed_page
-    from nvdp.experiments.entries import reading
-    from nvdp.experiments.hours import draw_hours
-    from nvdp.experiments.report import QUALITY, readme_block, results_page, with_block
-    from nvdp.experiments.report_tables import Results
-    from nvdp.experiments.reproduce import EXPERIMENTS
-    from nvdp.experiments.results import figure_path, read_figure
-    from nvdp.system import check_outputs, write_text
+    from nvdp.experiments.report import (
+        figures_of,
+        marked,
+        readme_block,
+        results_page,
+        text_of_own_page,
+        with_block,
+    )
+    from nvdp.system import check_outputs, write_text, write_whole
 
+    if out.is_dir():
+        raise InputError(f"--out {out} is a folder; expected the name of a page to write")
     speed_file = out.with_name("speed.md")
     if len({path.resolve() for path in (out, speed_file, *([readme] if readme else []))}) < 2 + (readme is not None):
         raise InputError(f"--out {out}, the page {speed_file} and --readme must be different files")
     block = readme_block(results, budget) if readme else ""
     if readme is not None:
-        with_block(readme.read_text(), block)  # refused before anything is written
-    written = [
-        path for path in (out, out.with_name("speed.md")) if path.exists() and GENERATED in path.read_text()[:400]
-    ]
-    check_outputs([path for path in (out, out.with_name("speed.md")) if path not in written], force=force)
-    page = results_page(results, budget)
+        with_block(_text(readme), block)  # refused before anything is written
+    own = {path: text for path in (out, speed_file) if (text := text_of_own_page(path)) is not None}
+    check_outputs([path for path in (out, speed_file) if path not in own], force=force)
+    pages = {out: results_page(results, budget)}
+    with TemporaryDirectory() as place:
+        speed = _draw(results, budget, Path(place))
+        pages |= {} if speed is None else {speed_file: speed}
+        shown = figures_of(*pages.values())
+        figures = {out.parent / "figures" / file.name: file for file in Path(place).iterdir() if file.stem in shown}
+        check_outputs([path for path in figures if path.stem not in figures_of(*own.values())], force=force)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        for path, file in figures.items():
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, partial(copyfile, file))
+    for path, page in pages.items():
+        write_text(path, marked(page))
+        typer.echo(f"wrote {path}")
+    if readme is not None:
+        write_text(readme, with_block(_text(readme), block))
+        typer.echo(f"updated the table in {readme}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no text; expected a Markdown file") from None
+
+
+def _draw(results: Path, budget: str, place: Path) -> str | None:
+    """Draw all figures of both pages; returns the page on speed, if there are files for it."""
+    from nvdp.bench.report import speed_page
+    from nvdp.experiments.entries import reading
+    from nvdp.experiments.hours import draw_hours
+    from nvdp.experiments.report import QUALITY
+    from nvdp.experiments.report_tables import Results
+    from nvdp.experiments.reproduce import EXPERIMENTS
+    from nvdp.experiments.results import figure_path, read_figure
+
     _check_bench(results / "bench")
-    out.parent.mkdir(parents=True, exist_ok=True)
     for experiment in EXPERIMENTS.values():
         data = read_figure(results, experiment.name, budget)
         if experiment.draw is not None and data is not None:
             with reading(figure_path(results, experiment.name, budget)):
-                experiment.draw(data, out.parent / "figures" / f"{experiment.name}.png")
+                experiment.draw(data, place / f"{experiment.name}.png")
     with reading(results / QUALITY):
-        draw_hours(Results(results, budget), out.parent / "figures" / "hours.png")
-    write_text(out, page)
-    typer.echo(f"wrote {out}")
+        draw_hours(Results(results, budget), place / "hours.png")
     with reading(results / "bench"):
-        speed = speed_page(results / "bench", out.parent / "figures")
-    if speed is not None:
-        write_text(out.with_name("speed.md"), speed)
-        typer.echo(f"wrote {out.with_name('speed.md')}")
-    if readme is not None:
-        write_text(readme, with_block(readme.read_text(), block))
-        typer.echo(f"updated the table in {readme}")
+        return speed_page(results / "bench", place)
 
 
 def _check_bench(folder: Path) -> None:

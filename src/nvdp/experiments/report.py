@@ -55,6 +55,7 @@ from nvdp.experiments.results import Result, paper_numbers
 from nvdp.experiments.studies import LONGER, SHIPPED
 from nvdp.experiments.summary import summary
 
+MARK = "<!-- Written by nvdp report, which replaces this page: do not edit it. -->\n"  # the first line of its pages
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
 Part = Callable[[Results], str]  # of the page; empty without results
@@ -123,6 +124,28 @@ def with_block(text: str, block: str) -> str:
         raise InputError(f"the file needs the markers {BEGIN} and {END} once each, in this order")
     before, rest = text.split(BEGIN)
     return f"{before}{BEGIN}\n{block}\n{END}{rest.split(END)[1]}"
+
+
+def marked(page: str) -> str:
+    """A page with the line that tells `nvdp report` that the page is its own."""
+    return MARK + page
+
+
+def text_of_own_page(path: Path) -> str | None:
+    """What a page that `nvdp report` has written says; None if there is no page or it is somebody else's."""
+    if not path.is_file():
+        return None
+    text = path.read_text(errors="replace")
+    return text if text.startswith(MARK) else None
+
+
+def figures_of(*pages: str) -> set[str]:
+    """The figures that pages show, by name without suffix.
+
+    >>> figures_of("![Hours](figures/hours.png)", "no figure")
+    {'hours'}
+    """
+    return {name for page in pages for name in re.findall(r"\(figures/([\w-]+)\.png\)", page)}
 
 
 def readme_block(folder: Path, budget: str = "cpu") -> str:
