@@ -94,7 +94,7 @@ def test_a_run_is_scored_on_test_classes_above_chance_and_alike_each_time(places
     assert shape == (40, 3, 2, 3, "test", 10)
     assert scores["regime"] == {"images": "end-to-end", "features": "features"}[run]
     assert scores["accuracy"] > 0.5
-    assert scores["accuracy"] != json.loads(ok(*command, "--split", "validation"))["accuracy"]
+    assert scores["nll"] != json.loads(ok(*command, "--split", "validation"))["nll"]
     assert json.loads(ok(*command, "--way", "4", "--shot", "1"))["way"] == 4
     assert "3-way 2-shot" in " ".join(ok("eval", places / run, "--tasks", "8").split())
 
@@ -247,9 +247,11 @@ def test_the_sets_of_classes_are_among_the_data_sets(tmp_path):
 def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     folder = ["--folder", places / "classes", "--size", "16"]
     new = ["--preset", "quick", "--steps", "2", "--quiet", "--out", tmp_path / "new"]
-    train = ["train", TASK, *folder, *new]
+    train = ["train", TASK, *folder, "--way", 3, *new]
     assert "has 16 images; 5-shot with 15 queries needs 20" in refusal(*train, "--shot", "5", "--queries", "15")
-    assert "has 22 classes; 23-way needs 23" in refusal(*train, "--way", "23", "--queries", "1")
+    for way, split, classes in ((23, "train", 22), (5, "validation", 4)):
+        line = refusal(*train, "--way", way, "--queries", "1")
+        assert f"the {split} split of {TASK} has {classes} classes; {way}-way needs {way}: choose a smaller" in line
     assert "needs a folder with a sub-folder for each class" in refusal("train", TASK, *new)
     assert "--way is for omniglot-fewshot, miniimagenet, folder-of-classes" in refusal("train", "gp", "--way", 5, *new)
     assert "--variance is for models of regression" in refusal(*train, "--variance", "fixed")

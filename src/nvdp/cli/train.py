@@ -3,13 +3,16 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given, say_new_run
 from nvdp.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from nvdp.training.config import RunConfig
 
 MODEL, OBJECTIVE, FEWSHOT, FOLDER, MACHINE = (
     "Model", "Objective", "Few-shot classification", "A folder of pictures", "Machine"
@@ -184,7 +187,8 @@ def train(
     if extractor is not None:
         _check_extractor(task, features, start)
         extractor = str(Path(extractor).resolve()) if Path(extractor).is_dir() else extractor
-    if resume and (out / CONFIG).exists():
+    begun = resume and (out / CONFIG).exists()
+    if begun:
         config = RunConfig.load(out / CONFIG)
     else:
         if resume:
@@ -226,6 +230,8 @@ def train(
         episodes=replace(config.episodes, **episodes) if config.episodes and episodes else config.episodes,
         **given(settings),
     )
+    if not begun:
+        _check_way(config)
     outcome = run_training(
         config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
     )
@@ -246,6 +252,22 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+
+
+def _check_way(config: "RunConfig") -> None:
+    """Refuse episodes of more classes than a split has: the run could be trained and not be scored."""
+    from nvdp.data.episodes import episode_source
+    from nvdp.data.image_files import SPLITS
+
+    if config.episodes is None:
+        return
+    way, source = config.episodes.way, episode_source(config.task, config.data, config.episodes)
+    for split in SPLITS:
+        if way > (classes := source.split(split).classes):
+            raise InputError(
+                f"the {split} split of {config.task} has {classes} classes; {way}-way needs {way}: "
+                "choose a smaller --way"
+            )
 
 
 def _check_extractor(task: str, features: str | None, start: Path | None) -> None:
