@@ -1,4 +1,4 @@
-"""What a step should learn from: recipes of the convolutional and attentive models for equal seconds on GP tasks.
+"""What a step should learn from, and by which optimiser: recipes of models for equal seconds on GP tasks.
 
     python benchmarks/search.py --seconds 60 [--only NAME ...]      # adds to results/bench/search.json
 
@@ -15,18 +15,29 @@ from pathlib import Path
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
 from nvdp.evaluation.metrics import evaluate
-from nvdp.experiments.plan import FORMER_READING
+from nvdp.experiments.plan import FORMER_PLAIN, FORMER_READING, USUAL_BOUND
 from nvdp.system import keep_freed_memory, use_threads, write_text
 from nvdp.training.loop import Trainer, trainer_in_memory
 from nvdp.training.presets import preset_config, shortened
 
 RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "search.json"
-REFERENCE_MS, SEED, TASKS, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 256, 2, 8, 5
+REFERENCE_MS, SEED, TASKS, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 1_024, 2, 8, 5
 ADAM_16 = {"tasks_per_step": 16, "optimizer": "adam", "learning_rate": 3e-3}
+MUON = {"optimizer": "muon", "muon_rows": 128, "learning_rate": 6e-3}
 DEPTHWISE = {"convolution.dense": False, "convolution.kernel": 7}
 REFERENCE = "nvdp-conv, former preset, depthwise, Adam, 16 tasks"
 VARIANTS = {  # model, settings of the run, settings of the model
+    "nvdp, NAdam": ("nvdp", FORMER_PLAIN | {"learning_rate": 2e-3}, {}),
+    "nvdp, Muon": ("nvdp", MUON, {}),
+    "nvdp, Muon, learning rate 0.012": ("nvdp", MUON | {"learning_rate": 1.2e-2}, {}),
+    "nvdp, paper's bound, NAdam": ("nvdp", FORMER_PLAIN, USUAL_BOUND),
+    "nvdp, paper's bound, Muon": ("nvdp", MUON, USUAL_BOUND),
+    "cnp, NAdam": ("cnp", FORMER_PLAIN, {}),
+    "cnp, Muon": ("cnp", MUON, {}),
+    "np+cnp+vp, NAdam": ("np+cnp+vp", FORMER_PLAIN, {}),
+    "np+cnp+vp, Muon": ("np+cnp+vp", MUON, {}),
     "nvdp-conv": ("nvdp-conv", {}, {}),
+    "nvdp-conv, Muon for 128 rows": ("nvdp-conv", {"muon_rows": 128}, {}),
     "nvdp-conv, 16 tasks": ("nvdp-conv", {"tasks_per_step": 16}, {}),
     "nvdp-conv, 4 tasks": ("nvdp-conv", {"tasks_per_step": 4}, {}),
     "nvdp-conv, Adam": ("nvdp-conv", {"optimizer": "adam"}, {}),
@@ -45,6 +56,7 @@ VARIANTS = {  # model, settings of the run, settings of the model
     "convcnp": ("convcnp", {}, {}),
     "convcnp, Adam, 16 tasks": ("convcnp", ADAM_16, {}),
     "nvdp-attentive": ("nvdp-attentive", {}, {}),
+    "nvdp-attentive, Muon for 128 rows": ("nvdp-attentive", {"muon_rows": 128}, {}),
     "nvdp-attentive, former preset": ("nvdp-attentive", {}, FORMER_READING["nvdp-attentive"]),
     "nvdp-attentive, half the joint density": ("nvdp-attentive", {}, {"likelihood.joint_share": 0.5}),
     "nvdp-attentive, three quarters of the joint density": ("nvdp-attentive", {}, {"likelihood.joint_share": 0.75}),
@@ -89,6 +101,7 @@ def row(name: str, seconds: float) -> dict:
         "steps": trained.step,
         "ms": milliseconds,
         **{metric: found["scores"][metric]["mean_parameters"] for metric in ("LL", "RLL", "PLL")},
+        **{f"{metric}_expected_log": found["scores"][metric]["expected_log"] for metric in ("LL", "RLL", "PLL")},
         "spread": found["spread"],
         "mean_rate": found["mean_rate"],
     }

@@ -13,7 +13,7 @@ from nvdp.experiments.entries import PIXEL_ROWS, read_entries, reading
 from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, figure_path, read_figure, read_results
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
-from nvdp.experiments.table2 import FACES, LONG, READING_NAMES, SHIPPED
+from nvdp.experiments.table2 import LONG, LONGEST, READING_NAMES, SHIPPED
 from nvdp.experiments.table3 import Setting, rows_of, run_name
 
 METRICS = ("LL", "RLL", "PLL")
@@ -59,7 +59,7 @@ class Results:
     def table2(self, title: str) -> dict[str, Result]:
         """Rows of table 2 for one of the paper's settings."""
         trained, on = IMAGE_SETTINGS[title]
-        names = (*NAMES, *READING_NAMES, LONG, *SHIPPED, FACES)
+        names = (*NAMES, *READING_NAMES, LONG, *SHIPPED, LONGEST)
         rows = _rows(self.runs("table2"), {name: f"{name}-{trained}" for name in names})
         if on is None:
             return rows

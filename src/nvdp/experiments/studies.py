@@ -86,10 +86,8 @@ LONG_MODELS = ("nvdp", "cnp", "np+cnp", "np+cnp+vp")
 def long(budget: str) -> Sequence[PlannedRun]:
     """The paper's best models by the preset, NVDP by the paper's bound: equal steps, more than in any other study."""
     steps = {"quick": 150, "cpu": 40_000, "paper": PAPER_STEPS}[budget]
-    return [
-        PlannedRun(name, preset_config("gp", name, "cpu", steps=steps, architecture=USUAL_BOUND), TASKS[budget])
-        for name in LONG_MODELS
-    ]
+    run: dict[str, Any] = {"steps": steps, "learning_rate": 6e-3, "architecture": USUAL_BOUND}
+    return [PlannedRun(name, preset_config("gp", name, "cpu", **run), TASKS[budget]) for name in LONG_MODELS]
 
 
 RECIPES: Changes = {

@@ -85,7 +85,7 @@ def complete(
 
 
 DRAWN_PIXELS = 197  # the largest context of training: further pixels are predicted from it, not drawn
-NEW_SHARE = 4  # a pass draws one pixel for every four that are known, so that passes stay few
+NEW_SHARE = 20  # a pass draws one pixel for every twenty that are known: pixels of one pass do not see each other
 
 
 @torch.no_grad()
