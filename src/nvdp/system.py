@@ -235,6 +235,28 @@ def use_threads(threads: int | None = None) -> int:
     return threads
 
 
+@contextmanager
+def denormals_as_zero() -> Iterator[None]:
+    """Take numbers below 1e-38 as zero in this thread while the block runs.
+
+    The moving averages of a unit whose gradient has become zero shrink until they are such numbers. A product with them
+    takes up to 100 times as long.
+
+    >>> smallest = torch.tensor([1e-40])
+    >>> with denormals_as_zero():
+    ...     (smallest * 1).item()
+    0.0
+    >>> (smallest * 1).item() > 0
+    True
+    """
+    before = (torch.tensor([1e-40]) * 1).item() == 0  # PyTorch can set it, but not tell
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
 def chosen_device(device: str) -> torch.device:
     """The device of a name; auto is a GPU where there is one."""
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device

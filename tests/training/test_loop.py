@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
@@ -21,7 +22,8 @@ from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, learning_rate_at, train
+from nvdp.training.loop import Machine, Trainer, learning_rate_at, train
+from nvdp.training.optimizers import build_optimizer
 from nvdp.training.run_folder import RunLog, load_run, only_process, save_model, start_run
 
 MACHINE = Machine(device="cpu", threads=1)
@@ -396,3 +398,23 @@ def test_a_model_that_could_not_be_loaded_is_not_called_saved(tmp_path, small_co
     with pytest.raises(InputError, match="training has diverged"):
         save_model(tmp_path, model, 3)
     assert not list(tmp_path.iterdir())
+
+
+def test_steps_take_the_smallest_numbers_as_zero_and_leave_the_callers_setting_alone():
+    seen = []
+
+    class Bound(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self):
+            seen.append((torch.tensor([1e-40]) * 1).item())
+            return {"bound": -self.weight.square().sum()}
+
+    module = Bound()
+    Trainer(
+        RunConfig(steps=1), module, module, build_optimizer("adam", module.parameters(), 0.1), lambda step: ()
+    ).take_step()
+    assert seen == [0.0]
+    assert (torch.tensor([1e-40]) * 1).item() > 0

@@ -145,6 +145,31 @@ def quality_rows(
     return rows
 
 
+def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows with the LL of the same model, recipe and seconds in an earlier version, where it was measured.
+
+    Args:
+        rows: Of the suite.
+        earlier: Of the suite, by an earlier version of the package.
+
+    Returns:
+        Copies of the rows; `before_LL` is in those that were measured before and are not the same row.
+
+    >>> row = {"model": "cnp", "recipe": "quick", "budget": 30.0, "steps": 900, "LL": 0.4}
+    >>> [each.get("before_LL") for each in beside_earlier([row], [row | {"LL": 0.1, "steps": 800}])]
+    [0.1]
+    >>> "before_LL" in beside_earlier([row], [row])[0]
+    False
+    """
+    known = {(row["model"], row["recipe"], row["budget"]): row for row in earlier}
+    joined = []
+    for row in rows:
+        before = known.get((row["model"], row["recipe"], row["budget"]))
+        same = before is None or (before["LL"], before["steps"]) == (row["LL"], row["steps"])
+        joined.append(row if same or before is None else row | {"before_LL": before["LL"]})
+    return joined
+
+
 def not_run(rows: Sequence[dict[str, Any]]) -> str:
     """A sentence with the trainings of the full suite that have no row; empty if there are none.
 

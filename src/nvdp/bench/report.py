@@ -44,7 +44,8 @@ memory is estimated (≈). The ratio of memory is the quotient of its two column
     "quality": """The same seconds of one core for every model, and for NVDP with the paper's recipe beside ours. Each
 row is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log*
 is the paper's formula; ±, where it was measured, is one standard error of LL over tasks, which are the same for all
-rows. *Attainable* is the exact GP that infers the kernel from the context, as the models must.""",
+rows. *Attainable* is the exact GP that infers the kernel from the context, as the models must. *LL before* is that of
+an earlier version's preset, in a file of its own; rows without one have not changed or were not measured then.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
@@ -56,7 +57,8 @@ one processor core.""",
 def speed_page(folder: Path, figures: Path) -> str | None:
     """The page as Markdown, its figures drawn. The suite real is on a page of its own.
 
-    Files step-NAME.json of the suite step, from other machines, have their tables under that of step.json.
+    Files step-NAME.json of the suite step, from other machines, have their tables under that of step.json. The file
+    quality-before.json has rows of the suite quality by an earlier version.
 
     Args:
         folder: With the files of ``nvdp bench``.
@@ -70,6 +72,9 @@ def speed_page(folder: Path, figures: Path) -> str | None:
         if (path := folder / f"{name}.json").exists():
             result = read_json(path, "suite", "machine", "rows")
             draw(result, figures / f"bench-{name}.png")
+            if name == "quality" and (before := folder / "quality-before.json").exists():
+                earlier = read_json(before, "suite", "machine", "rows")
+                result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
             files = sorted(folder.glob("step-*.json")) if name == "step" else []
             others = [read_json(file, "suite", "machine", "rows") for file in files]
             others = [other for other in others if other.get("suite") == "step"]

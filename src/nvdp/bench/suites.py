@@ -284,6 +284,7 @@ SUITES: dict[str, Suite] = {
             "seconds": _number("seconds", ".0f"),
             "steps": _text("steps"),
             "ms a step": _number("ours_ms"),
+            "LL before": _number("before_LL", ".3f"),
             "LL": _number("LL", ".3f"),
             "±": _number("LL_stderr", ".3f"),
             "RLL": _number("RLL", ".3f"),

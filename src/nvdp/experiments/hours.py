@@ -14,7 +14,7 @@ from nvdp.models.registry import model_spec
 from nvdp.plots.curves import Curve, figure_hours
 from nvdp.system import read_json
 
-EXPERIMENTS = ("table1", "attentive", "learning", "quarter", "rivals")
+EXPERIMENTS = ("table1", "attentive", "learning", "quarter", "long", "rivals")
 FLAVOUR = "expected_log"  # the paper's formula
 PAPER_NETWORK, PAPER_STEPS = ", paper's network", 500_000
 FEWEST_STEPS = 5_000  # of runs that a curve is fitted to: the first steps follow another one

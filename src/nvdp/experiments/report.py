@@ -208,6 +208,16 @@ def _quarter(rows: dict[str, Result]) -> list[str]:
     return [compared(rows, "paper-recipe"), against_paper(rows, dict.fromkeys(rows, paper))]
 
 
+def _long() -> dict[str, Part]:
+    paper = paper_numbers()["table1"]["learned variance"]
+    return _scores(
+        "long",
+        lambda results: best_first(results.runs("long")),
+        lambda rows: [highest(rows), against_paper(rows, paper)],
+        paper,
+    )
+
+
 def _image(name: str, data: str) -> dict[str, Part]:
     """The target of an image, if the file of its data exists."""
     target = f"(figures/{name}.png)"
@@ -264,6 +274,7 @@ PARTS: dict[str, Part] = {
     **_study("figure9", lambda rows: [compared(rows, "nvdp")]),
     **_study("recipes", lambda rows: [compared({n: r for n, r in rows.items() if n not in LONGER}, SHIPPED)]),
     **_study("quarter", _quarter),
+    **_long(),
     **_study("ablations", lambda rows: [compared(rows, "kl-elbo-0.001")]),
     **_study("collapse", lambda rows: [compared(rows, SHIPPED)]),
     "gates": gates_table,

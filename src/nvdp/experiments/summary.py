@@ -14,7 +14,7 @@ from nvdp.experiments.studies import RIVAL_SEEDS, RIVALS
 from nvdp.experiments.table3 import SETTINGS
 
 FLAVOUR = "expected_log"  # the paper's formula
-GP_RUNS = ("table1", "attentive", "learning", "quarter")
+GP_RUNS = ("table1", "attentive", "learning", "quarter", "long")
 TASKS = 2_048  # that a run on GP functions was scored on
 READERS = ("nvdp-conv", "nvdp-attentive")
 REGIME = "features"

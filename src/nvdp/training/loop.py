@@ -28,7 +28,7 @@ from nvdp.nn.fused import engine_named
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.randomness import derived_generator
-from nvdp.system import keep_freed_memory, use_threads
+from nvdp.system import denormals_as_zero, keep_freed_memory, use_threads
 from nvdp.tasks import TaskBatch
 from nvdp.training.checkpoint import (
     Checkpoint,
@@ -148,10 +148,11 @@ class Trainer:
         rate = learning_rate_at(self.settings, self.step, None if self.time_used is None else self.progress)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        own = self.module(*self.inputs(self.step))
-        self.optimizer.zero_grad()
-        numbers = self.processes.mean(own)
-        taken = self._update(own["bound"]) if math.isfinite(numbers["bound"]) else False
+        with denormals_as_zero():
+            own = self.module(*self.inputs(self.step))
+            self.optimizer.zero_grad()
+            numbers = self.processes.mean(own)
+            taken = self._update(own["bound"]) if math.isfinite(numbers["bound"]) else False
         self.step += 1
         self.progress = max(self.step / self.settings.steps, 0.0 if self.time_used is None else self.time_used())
         if taken:
