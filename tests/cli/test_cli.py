@@ -138,6 +138,31 @@ def test_a_wrong_argument_is_one_line(arguments, words, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["train", "gp", "--steps", "abc"], "invalid value 'abc' for '--steps': "),
+        (["reproduce", "table1", "--jobs", "0"], "invalid value '0' for '--jobs': "),
+        (["train"], "missing argument 'task' (see nvdp train --help)"),
+        (["report", "results"], "missing option '--out' (see nvdp report --help)"),
+        (["train", "gp", "--out"], "'--out' requires an argument (see nvdp COMMAND --help)"),
+        (["store", "observe", "--ot", "x"], "no such option: --ot"),
+        (["models", "too", "many"], "(see nvdp models --help)"),
+        (["trian"], "no such command 'trian'. Did you mean 'train', 'pretrain'? (see nvdp --help)"),
+    ],
+)
+def test_an_argument_that_cannot_be_read_is_one_plain_line(arguments, words):
+    line = refusal(*arguments)
+    assert line.startswith("nvdp: ")
+    assert words in line
+
+
+def test_without_arguments_there_is_help_alone():
+    result = nvdp()
+    assert (result.returncode, result.stderr) == (2, "")
+    assert "Usage: nvdp" in result.stdout
+
+
 def test_an_unwritable_folder_is_one_line(tmp_path):
     (tmp_path / "file").write_text("in the way")
     assert "cannot" in refusal("train", "gp", "--out", tmp_path / "file" / "run", *TINY)

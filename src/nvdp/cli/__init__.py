@@ -45,6 +45,7 @@ MODULES = (
 
 
 SHOW = warnings.showwarning
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
 
 
 def _print_version(wanted: bool) -> bool:
@@ -82,7 +83,11 @@ def main() -> None:
     _unwrap_help(app)
 
     try:
-        app()
+        sys.exit(app(prog_name="nvdp", standalone_mode=False))  # the code of typer.Exit
+    except USAGE_ERROR as error:
+        if said := _usage_line(error):
+            print(said, file=sys.stderr)
+        sys.exit(2)
     except InputError as error:
         print(f"nvdp: {error}", file=sys.stderr)
         sys.exit(2)
@@ -90,7 +95,7 @@ def main() -> None:
         place = f"{error.filename}: " if error.filename else ""
         print(f"nvdp: {place}{error.strerror or error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
     except (MemoryError, RuntimeError) as error:
         wanted = re.search(r"tried to allocate (\d+) bytes", str(error))  # PyTorch's words
@@ -99,6 +104,18 @@ def main() -> None:
         size = f": an array of {int(wanted[1]) / 1e9:.1f} GB was asked for" if wanted else ""
         print(f"nvdp: there is not enough memory{size}", file=sys.stderr)
         sys.exit(2)
+
+
+def _usage_line(error: Any) -> str:
+    """What typer says about a wrong command, option or argument, in one line with the value at fault."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # the help; empty where typer has printed it already
+        return str(error.format_message())
+    said = " ".join(error.format_message().split())
+    details = getattr(error.__cause__, "errors", None)  # of pydantic, which does not quote the value
+    if details is not None:
+        said = said.replace("Invalid value", f"Invalid value {details()[0]['input']!r}", 1)
+    command = "nvdp COMMAND" if error.ctx is None else error.ctx.command_path
+    return f"nvdp: {said[:1].lower()}{said[1:].rstrip('.')} (see {command} --help)"
 
 
 def _unwrap_help(commands: typer.Typer) -> None:
