@@ -157,6 +157,15 @@ def test_an_argument_that_cannot_be_read_is_one_plain_line(arguments, words):
     assert words in line
 
 
+def test_an_empty_out_is_refused_and_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for arguments in (["train", "gp"], ["report", "results"], ["fit", "table.csv"], ["plot", "gp"]):
+        assert (
+            refusal(*arguments, "--out", "") == refusal(*arguments, "--out=") == "nvdp: --out is ''; expected a path\n"
+        )
+    assert not list(tmp_path.iterdir())
+
+
 def test_without_arguments_there_is_help_alone():
     result = nvdp()
     assert (result.returncode, result.stderr) == (2, "")

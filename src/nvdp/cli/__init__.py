@@ -9,8 +9,9 @@ import io
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -83,6 +84,7 @@ def main() -> None:
     _unwrap_help(app)
 
     try:
+        _check_out(sys.argv[1:])
         sys.exit(app(prog_name="nvdp", standalone_mode=False))  # the code of typer.Exit
     except USAGE_ERROR as error:
         if said := _usage_line(error):
@@ -104,6 +106,12 @@ def main() -> None:
         size = f": an array of {int(wanted[1]) / 1e9:.1f} GB was asked for" if wanted else ""
         print(f"nvdp: there is not enough memory{size}", file=sys.stderr)
         sys.exit(2)
+
+
+def _check_out(arguments: Sequence[str]) -> None:
+    """Refuse an empty --out of any command: as a path it is the current folder, which is not told from "." later."""
+    if ("--out", "") in pairwise(arguments) or "--out=" in arguments:
+        raise InputError("--out is ''; expected a path")
 
 
 def _usage_line(error: Any) -> str:
