@@ -20,11 +20,12 @@ from nvdp.data.source import DataConfig
 from nvdp.errors import InputError
 from nvdp.images.classify import PictureClassifier
 from nvdp.models.registry import build_model
+from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import PretrainConfig
 from nvdp.training.nearest_mean import nearest_mean_accuracy
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain, pretrain_config, timed
-from nvdp.training.pretrained_extractor import EXTRACTOR, join_extractor, load_extractor
+from nvdp.training.pretrained_extractor import EXTRACTOR, extractor_numbers, join_extractor, load_extractor
 from nvdp.training.pretraining_images import TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, build_classifier
 from nvdp.training.run_folder import load_any_run, only_process, save_model, start_run
@@ -251,6 +252,20 @@ def test_an_interrupted_training_goes_on_bit_for_bit(folder, tmp_path):
     pretrain(made, tmp_path / "parts", resume=True, **QUIET)
     whole, parts = (load_file(tmp_path / name / EXTRACTOR) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_the_same_seed_gives_the_same_bytes_and_seconds_are_beside_them(folder, tmp_path):
+    for name in ("one", "other"):
+        pretrain(config(folder, components=5), tmp_path / name, **QUIET)
+    for file in (EXTRACTOR, "images.json", *(f"features/{split}.npy" for split in ("train", "validation", "test"))):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "other" / file).read_bytes()
+    numbers = extractor_numbers(tmp_path / "one")
+    assert (numbers["steps"], numbers["seconds"] > 0) == (6, True)
+    (tmp_path / "one" / "extractor.json").unlink()
+    assert extractor_numbers(tmp_path / "one")["seconds"] is None
+    tensors, _ = load_tensors(tmp_path / "one" / EXTRACTOR)
+    save_tensors(tmp_path / "one" / EXTRACTOR, tensors, numbers)  # as earlier versions did
+    assert extractor_numbers(tmp_path / "one")["seconds"] == numbers["seconds"]
 
 
 def test_pretrained_features_tell_new_classes_apart_better_than_random_ones(folder, tmp_path):

@@ -230,15 +230,14 @@ def _show_state(summary: RunSummary) -> None:
 def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     """Tell what a folder of ``nvdp pretrain`` holds."""
     from nvdp.data.features import features_problem
-    from nvdp.training.checkpoint import load_tensors
     from nvdp.training.config import PretrainConfig
-    from nvdp.training.pretrained_extractor import EXTRACTOR, load_extractor
+    from nvdp.training.pretrained_extractor import extractor_numbers, load_extractor
     from nvdp.training.run_folder import CONFIG
 
     config, trained, problem = PretrainConfig.load(folder / CONFIG), {}, None
     if summary.state == FINISHED:
-        trained = load_tensors(folder / EXTRACTOR)[1]
         try:
+            trained = extractor_numbers(folder)
             problem = features_problem(folder, config.task, load_extractor(folder, "cpu")[1])
         except InputError as error:
             problem = str(error)

@@ -17,10 +17,9 @@ from nvdp.evaluation.oracle import OracleScores
 from nvdp.models.base import MetaModel
 from nvdp.system import chosen_device
 from nvdp.tasks import TaskBatch
-from nvdp.training.checkpoint import load_tensors
 from nvdp.training.config import RunConfig
 from nvdp.training.nearest_mean import nearest_mean_accuracy, nearest_mean_hits, one_shot_episodes
-from nvdp.training.pretrained_extractor import EXTRACTOR
+from nvdp.training.pretrained_extractor import EXTRACTOR, extractor_numbers
 from nvdp.training.run_folder import load_any_run
 
 VALIDATION_SEED = 20_220  # names the validation set of all published numbers
@@ -197,7 +196,7 @@ def _episodes(
 
 def _pretraining_of(extractors: Sequence[Path]) -> list[dict[str, Any]]:
     """Steps and seconds of the pretraining of each extractor."""
-    numbers = [load_tensors(folder / EXTRACTOR)[1] for folder in extractors]
+    numbers = [extractor_numbers(folder) for folder in extractors]
     return [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
 
 

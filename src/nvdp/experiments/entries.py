@@ -90,7 +90,7 @@ EVALUATION: dict[str, Schema] = ACCURACY | {
     "without_sampling": ACCURACY,
     "nearest_mean": ACCURACY,
     "nearest_mean_accuracy": NUMBER.or_null(),
-    "extractors": Items({"steps": COUNT, "seconds": SECONDS}),
+    "extractors": Items({"steps": COUNT, "seconds": SECONDS.or_null()}),
 }
 CONFIG: dict[str, Schema] = {
     "task": TEXT,

@@ -123,14 +123,18 @@ def _features_used(scores: dict[str, Any]) -> str:
     extractors = scores.get("extractors") or []
     if not extractors:
         return ""
-    took = "; ".join(f"{each['steps']:,} more steps and {each['seconds']:,.0f} more seconds" for each in extractors)
-    text = f"Pretraining, extractor by extractor: {took}."
+    text = f"Pretraining, extractor by extractor: {'; '.join(map(_took, extractors))}."
     if scores.get("nearest_mean_accuracy") is None:
         return text
     return (
         f"{text} The nearest class mean of the features, 5-way 1-shot on validation classes, has an accuracy of "
         f"{100 * scores['nearest_mean_accuracy']:.1f}."
     )
+
+
+def _took(extractor: dict[str, Any]) -> str:
+    steps, seconds = extractor["steps"], extractor["seconds"]
+    return f"{steps:,} more steps" + ("" if seconds is None else f" and {seconds:,.0f} more seconds")
 
 
 def _fewshot_table(rows: dict[str, Result], setting: Setting) -> str:

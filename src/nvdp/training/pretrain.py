@@ -34,7 +34,7 @@ from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.preset_rules import CONV5_SIZE
-from nvdp.training.pretrained_extractor import EXTRACTOR, PROJECTION, load_extractor, projection_settings
+from nvdp.training.pretrained_extractor import EXTRACTOR, MEASURED, PROJECTION, load_extractor, projection_settings
 from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG, check_finite, only_process, start_run
@@ -209,14 +209,15 @@ def _save(
     outcome: Outcome,
     said: Callable[[str], None],
 ) -> None:
-    """Write the extractor with its accuracy on validation classes."""
+    """Write the extractor with its accuracy on validation classes; the same seed gives the same bytes."""
     check_finite(folder, model.extractor, outcome.step)
     shape = one_shot_episodes(validation)
     accuracy = shape and nearest_mean_accuracy(validation, evaluated(model), shape, VALIDATION_EPISODES)
     text = f"{accuracy:.1%} {shape.way}-way 1-shot" if shape else "too few classes or images"
     text += f" (all features; {config.components} components are kept)" if config.components else ""
     said(f"{outcome.step} steps in {outcome.seconds:.0f} s; nearest class mean on validation classes: {text}")
-    numbers = {"steps": outcome.step, "seconds": outcome.seconds, "nearest_mean_accuracy": accuracy}
+    write_text(folder / MEASURED, json.dumps({"seconds": outcome.seconds}) + "\n")
+    numbers = {"steps": outcome.step, "nearest_mean_accuracy": accuracy}
     save_tensors(folder / EXTRACTOR, dict(model.extractor.state_dict()), numbers)
 
 

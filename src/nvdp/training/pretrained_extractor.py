@@ -10,13 +10,14 @@ from nvdp.models.base import FeatureClassifier
 from nvdp.models.gradient import GradientModel
 from nvdp.models.prototypes import MetricModel
 from nvdp.models.registry import build_model
-from nvdp.system import chosen_device
+from nvdp.system import chosen_device, read_json
 from nvdp.training.checkpoint import checksum, load_tensors
 from nvdp.training.config import PretrainConfig, RunConfig
 from nvdp.training.pretraining_model import PretrainedClassifier, build_classifier, evaluated
 from nvdp.training.run_folder import CONFIG, feature_origins, load_any_run, save_model, start_run
 
 EXTRACTOR = "extractor.safetensors"
+MEASURED = "extractor.json"  # the seconds of its training, which differ each time
 PROJECTION = "projection"  # of an extractor's numbers: the settings that its projection was found for
 
 
@@ -24,6 +25,21 @@ def load_extractor(folder: Path, device: str = "auto") -> tuple[Extract, str]:
     """A pretrained extractor as a function of images given as rows, and the digest of its weights."""
     _, model, digest = _load(folder)
     return evaluated(model.requires_grad_(False).to(chosen_device(device))), digest
+
+
+def extractor_numbers(folder: Path) -> dict[str, Any]:
+    """What was measured of an extractor.
+
+    Args:
+        folder: Of ``nvdp pretrain``, which has ended.
+
+    Returns:
+        Its `steps`, `seconds` (None if the file of them is missing) and `nearest_mean_accuracy`.
+    """
+    numbers = load_tensors(folder / EXTRACTOR)[1]
+    if (folder / MEASURED).exists():
+        return numbers | read_json(folder / MEASURED, "seconds")
+    return {"seconds": None} | numbers  # which has them if an earlier version wrote it
 
 
 def load_extractors(run: Path, config: RunConfig, device: str = "auto") -> tuple[PretrainConfig, Extract]:
