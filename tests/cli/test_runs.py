@@ -1,6 +1,7 @@
 """`nvdp runs` and `nvdp info`: what a folder holds, whatever became of it."""
 
 import json
+import shutil
 import sys
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from nvdp.training.config import RunConfig, config_digest
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain_config
 from nvdp.training.pretraining_model import build_classifier
-from nvdp.training.run_folder import only_process, save_model
+from nvdp.training.run_folder import only_process, save_model, start_run
 from nvdp.units import Units
 
 CONFIG = RunConfig(model=ModelConfig("cnp"), objective="likelihood", steps=40)
@@ -160,6 +161,30 @@ def test_an_extractor_is_told_with_its_accuracy_and_whether_its_features_are_the
     assert f"its features cannot be used: {tmp_path} holds no features; make them with `nvdp pretrain" in text
     about = told(tmp_path, "info")
     assert (about["state"], about["seconds"], about["settings"]["batch"]) == ("finished", 2.0, 256)
+
+
+def test_a_run_whose_extractor_was_changed_or_is_missing_is_not_damaged(tmp_path):
+    extractor, run = tmp_path / "extractor", tmp_path / "runs" / "on-features"
+    described = {"task": "omniglot-fewshot", "features": 8, "origin": "first", "splits": {}}
+    (extractor / "features").mkdir(parents=True)
+    (extractor / "features" / "classes.json").write_text(json.dumps(described))
+    config = preset_config("omniglot-fewshot", "cnp", "quick", features=str(extractor), steps=40)
+    start_run(run, config, resume=False)
+    assert state(run) == ("not begun", 0)
+    save_model(run, build_model(config.model), 40)
+    assert state(run) == ("finished", 40)
+    (extractor / "features" / "classes.json").write_text(json.dumps(described | {"origin": "second"}))
+    assert state(run) == ("extractor changed", 40)
+    assert f"on-features: its extractor {extractor} was changed; put the earlier" in nvdp("runs", run.parent).stdout
+    (extractor / "features" / "classes.json").write_text("{")
+    assert state(run) == ("extractor changed", 40)
+    shutil.rmtree(extractor / "features")
+    assert f"its extractor {extractor} holds no features" in nvdp("info", run).stdout
+    extractor.rmdir()
+    assert state(run) == ("extractor missing", 40)
+    assert f"its extractor {extractor} is missing" in nvdp("runs", run.parent).stdout
+    cut(run / "model.safetensors")
+    assert state(run) == ("damaged", 0)
 
 
 def test_a_folder_without_runs_is_said_and_a_missing_one_refused(tmp_path):

@@ -18,6 +18,7 @@ from nvdp.cli.options import TRAINING, AsJson, Run
 from nvdp.errors import InputError
 
 FINISHED, RUNNING, STOPPED, NOT_BEGUN, DAMAGED = "finished", "running", "stopped", "not begun", "damaged"
+CHANGED, MISSING = "extractor changed", "extractor missing"  # of runs on features, which cannot be used then
 GRADIENT, INTEGRATED = ("maml", "meta-sgd", "meta-dropout"), ("nvdp-attentive", "nvdp-conv")
 READ_BY = {  # settings, or whole parts, that only some models read; `info` leaves out what a model does not read
     "rates": ("nvdp", *INTEGRATED),
@@ -92,7 +93,8 @@ def runs(
     """List the runs below a folder: model, task, steps, state and the last logged log-likelihood.
 
     A run is finished, running, stopped (--resume continues it), not begun (no step was saved) or damaged. For the
-    reason, ask nvdp info RUN.
+    reason, ask nvdp info RUN. Of a run on features, the extractor may be changed or missing; its path is told below the
+    table.
 
     Example: nvdp runs runs/
     """
@@ -107,10 +109,13 @@ def runs(
         return
     table = Table("run", "model", "task", Column("steps", justify="right"), "state", Column("LL", justify="right"))
     for run in found:
-        state = f"[red]{run.state}" if run.state == DAMAGED else run.state
+        state = f"[red]{run.state}" if run.state in (DAMAGED, CHANGED, MISSING) else run.state
         logged = "" if run.LL is None else f"{run.LL:.3f}"
         table.add_row(escape(run.name), run.model, run.task, _steps_text(run), state, logged)
     Console(emoji=False).print(table)
+    for run in found:
+        if run.state in (CHANGED, MISSING):
+            typer.echo(f"{run.name}: {run.problem}")
 
 
 @app.command(rich_help_panel=TRAINING)
@@ -215,7 +220,7 @@ def read_run(folder: Path, name: str) -> RunSummary:
             model, weights = config.model.name, WEIGHTS
     except (InputError, OSError, ValueError, AttributeError) as error:
         return RunSummary(name, str(folder), "", "", 0, None, DAMAGED, None, str(error))
-    state, steps, problem = _progress(folder, weights, config.steps, config_digest(config))
+    state, steps, problem = _progress(folder, weights, config, config_digest(config))
     logged = _last_logged(folder)
     return RunSummary(name, str(folder), model, config.task, steps, config.steps, state, logged, problem)
 
@@ -255,14 +260,18 @@ def _extractor_info(folder: Path, summary: RunSummary, as_json: bool) -> None:
     typer.echo(json.dumps(about["settings"], indent=2))
 
 
-def _progress(folder: Path, weights: str, planned: int, digest: str) -> tuple[str, int, str | None]:
+def _progress(folder: Path, weights: str, config: Any, digest: str) -> tuple[str, int, str | None]:
     """State, saved steps, and what is wrong."""
     from nvdp.cards import FIT
     from nvdp.training.checkpoint import load_newest_checkpoint, load_tensors
     from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS, load_any_run
 
+    planned = config.steps
     try:
+        lost = _lost_extractor(folder, config) if weights == WEIGHTS else None
         if (folder / weights).exists():
+            if lost is not None:
+                return lost[0], load_tensors(folder / weights)[1].get("step", 0), lost[1]
             if weights == WEIGHTS:
                 steps = load_any_run(folder)[2]
             else:
@@ -275,8 +284,30 @@ def _progress(folder: Path, weights: str, planned: int, digest: str) -> tuple[st
     except InputError as error:
         return DAMAGED, 0, str(error)
     steps = 0 if checkpoint is None else checkpoint.step
-    state = RUNNING if _is_locked(folder / CONFIG) else STOPPED if steps else NOT_BEGUN
+    running = _is_locked(folder / CONFIG)
+    if lost is not None and not running:
+        return lost[0], steps, lost[1]
+    state = RUNNING if running else STOPPED if steps else NOT_BEGUN
     return state, steps, "; ".join(passed_over) or None
+
+
+def _lost_extractor(folder: Path, config: Any) -> tuple[str, str] | None:
+    """State and reason of a run whose features are no longer those that it began with; None of all others."""
+    from nvdp.data.features import described_features, extractor_folders, has_features
+    from nvdp.training.run_folder import feature_origins
+
+    if config.episodes is None or config.episodes.features is None:
+        return None
+    for place, origin in zip(extractor_folders(config.episodes.features), feature_origins(folder), strict=False):
+        if not has_features(place):
+            return MISSING, f"its extractor {place} " + ("holds no features" if place.is_dir() else "is missing")
+        try:
+            now = described_features(place, config.task)["origin"]
+        except InputError as error:
+            return CHANGED, f"its extractor {place} was changed: {error}"
+        if now != origin:
+            return CHANGED, f"its extractor {place} was changed; put the earlier one back there, or train again"
+    return None
 
 
 def _is_locked(path: Path) -> bool:
