@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from safetensors import SafetensorError
@@ -233,6 +233,26 @@ def use_threads(threads: int | None = None) -> int:
         raise InputError(f"threads is {threads}; expected at least 1")
     torch.set_num_threads(threads)
     return threads
+
+
+def locked(file: IO[Any]) -> bool:
+    """Lock an open file until it is closed or the process ends; False if another process holds the lock.
+
+    Windows has no such locks: there it is always True.
+
+    >>> with open("rows.lock", "w") as file, open("rows.lock", "w") as other:
+    ...     locked(file), locked(other)
+    (True, False)
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @contextmanager

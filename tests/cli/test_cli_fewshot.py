@@ -244,14 +244,21 @@ def test_the_sets_of_classes_are_among_the_data_sets(tmp_path):
         assert "omniglot is not on this machine" in refusal("train", "omniglot-fewshot", *empty, *new)
 
 
+def test_more_ways_than_classes_to_score_on_are_told_before_training(places, tmp_path):
+    folder = ["--folder", places / "classes", "--size", "16", "--model", "protonet", "--queries", "1"]
+    told = nvdp("train", TASK, *folder, "--way", 5, "--steps", "1", "--quiet", "--out", tmp_path / "wide")
+    assert told.returncode == 0, told.stderr
+    assert "the validation split has 4 classes" in told.stderr
+    assert "score this 5-way run by nvdp eval --way 4" in told.stderr
+
+
 def test_bad_input_is_one_line(places, own_pictures, tmp_path):
     folder = ["--folder", places / "classes", "--size", "16"]
     new = ["--preset", "quick", "--steps", "2", "--quiet", "--out", tmp_path / "new"]
     train = ["train", TASK, *folder, "--way", 3, *new]
     assert "has 16 images; 5-shot with 15 queries needs 20" in refusal(*train, "--shot", "5", "--queries", "15")
-    for way, split, classes in ((23, "train", 22), (5, "validation", 4)):
-        line = refusal(*train, "--way", way, "--queries", "1")
-        assert f"the {split} split of {TASK} has {classes} classes; {way}-way needs {way}: choose a smaller" in line
+    line = refusal(*train, "--way", 23, "--queries", "1")
+    assert f"the train split of {TASK} has 22 classes; 23-way needs 23: choose a smaller" in line
     assert "needs a folder with a sub-folder for each class" in refusal("train", TASK, *new)
     assert "--way is for omniglot-fewshot, miniimagenet, folder-of-classes" in refusal("train", "gp", "--way", 5, *new)
     assert "--variance is for models of regression" in refusal(*train, "--variance", "fixed")

@@ -9,11 +9,7 @@ from typing import IO, Any
 
 from nvdp.bench.timing import machine
 from nvdp.errors import InputError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows, where files are not guarded, as run folders are not
-    fcntl = None  # type: ignore[assignment]
+from nvdp.system import locked
 
 ROW = {"model", "recipe", "budget", "seconds", "steps", "LL"}  # of suite quality
 
@@ -35,9 +31,6 @@ def only_writer(path: Path) -> Iterator[None]:
     Traceback (most recent call last):
     nvdp.errors.InputError: rows.json is in use by another nvdp bench; wait until it ends, or choose another file
     """
-    if fcntl is None:
-        yield
-        return
     beside = path.with_name(f".{path.name}.lock")
     with beside.open("w") as file:
         if not _is_locked(file, beside):
@@ -51,9 +44,8 @@ def only_writer(path: Path) -> Iterator[None]:
 def _is_locked(file: IO[str], path: Path) -> bool:
     """Lock an open file; False if another process holds the lock, or has just removed the file under this name."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
-    except (BlockingIOError, FileNotFoundError):
+        return locked(file) and os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
         return False
 
 

@@ -164,7 +164,7 @@ def pretrain(
     if per_class is not None and config.objective != "episodes":
         raise InputError(f"--per-class is {per_class}, but it is for --objective episodes; got {config.objective}")
     if not (out / CONFIG).exists() and (precision is None or steps is None):
-        config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision)
+        config = timed(config, None if steps else minutes or DEFAULT_MINUTES, precision, device)
     if resume and not (out / CONFIG).exists():
         say_new_run(out)
     try:

@@ -255,19 +255,21 @@ def _setting(text: str) -> tuple[str, Any]:
 
 
 def _check_way(config: "RunConfig") -> None:
-    """Refuse episodes of more classes than a split has: the run could be trained and not be scored."""
+    """Refuse episodes of more classes than there are to train on; say where there are fewer to score on."""
     from nvdp.data.episodes import episode_source
     from nvdp.data.image_files import SPLITS
 
     if config.episodes is None:
         return
     way, source = config.episodes.way, episode_source(config.task, config.data, config.episodes)
-    for split in SPLITS:
-        if way > (classes := source.split(split).classes):
-            raise InputError(
-                f"the {split} split of {config.task} has {classes} classes; {way}-way needs {way}: "
-                "choose a smaller --way"
-            )
+    classes = {split: source.split(split).classes for split in SPLITS}
+    if way > classes["train"]:
+        have = f"the train split of {config.task} has {classes['train']} classes"
+        raise InputError(f"{have}; {way}-way needs {way}: choose a smaller --way")
+    few = [f"the {split} split has {count} classes" for split, count in classes.items() if way > count]
+    if few:
+        most = min(classes.values())
+        typer.echo(f"note: {', '.join(few)}; score this {way}-way run by nvdp eval --way {most} or fewer", err=True)
 
 
 def _check_extractor(task: str, features: str | None, start: Path | None) -> None:

@@ -240,7 +240,7 @@ def _find_projection(config: PretrainConfig, folder: Path, pool: ClassPool, devi
     save_tensors(folder / EXTRACTOR, tensors, numbers | {PROJECTION: wanted})
 
 
-def timed(config: PretrainConfig, minutes: float | None, precision: str | None) -> PretrainConfig:
+def timed(config: PretrainConfig, minutes: float | None, precision: str | None, device: str = "cpu") -> PretrainConfig:
     """The configuration with the faster precision of this machine and as many steps as fit into the time.
 
     The numbers are saved with the run: a repetition by its configuration takes the same steps on any machine.
@@ -249,6 +249,7 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
         config: Everything else.
         minutes: The time, or None to keep the number of steps.
         precision: The one to use, or None for the faster one.
+        device: Where it will be trained.
 
     Returns:
         The configuration with both.
@@ -262,13 +263,12 @@ def timed(config: PretrainConfig, minutes: float | None, precision: str | None) 
     seconds = {}
     for name in PRECISIONS if precision is None else (precision,):
         trial = replace(config, precision=name, components=None)
-        trainer = _trainer(
-            trial, build_classifier(trial, images.labelled_pool.classes), images.batch, torch.device("cpu")
-        )
+        classifier = build_classifier(trial, images.labelled_pool.classes)
+        trainer = _trainer(trial, classifier, images.batch, chosen_device(device))
         times = []
         for _ in range(TIMED_STEPS):
             began = time.monotonic()
-            trainer.take_step()
+            trainer.take_step()  # reads its bound, so a GPU has done its work
             times.append(time.monotonic() - began)
         seconds[name] = min(times)
     best = min(seconds, key=lambda name: seconds[name])

@@ -17,7 +17,7 @@ from nvdp.data.features import described_features, extractor_folders, has_featur
 from nvdp.errors import InputError
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
-from nvdp.system import remove_unfinished, unfinished, write_new_text, write_text
+from nvdp.system import locked, remove_unfinished, unfinished, write_new_text, write_text
 from nvdp.training.checkpoint import check_shapes, checkpoint_paths, load_tensors, save_tensors
 from nvdp.training.config import RunConfig, TrainingConfig
 
@@ -205,24 +205,12 @@ def _declared_weights(path: Path, config: AnyConfig) -> dict[str, Tensor]:
         raise InputError(f"{path} describes no model: {str(error).splitlines()[0]}") from None
 
 
-try:
-    import fcntl
-except ImportError:  # not on Windows, where runs are not guarded
-    fcntl = None  # type: ignore[assignment]
-
-
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
     """Let one process alone write to a run's folder: a lock on its configuration, which ends with the process."""
-    if fcntl is None:
-        _tidy(folder)
-        yield
-        return
     with (folder / CONFIG).open("r+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"{folder} is being trained by another process") from None
+        if not locked(file):
+            raise InputError(f"{folder} is being trained by another process")
         _tidy(folder)
         yield
 
