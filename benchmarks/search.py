@@ -98,6 +98,7 @@ def row(name: str, seconds: float) -> dict:
         "model": model,
         "settings": run | architecture,
         "seconds": seconds,
+        "tasks": TASKS,
         "steps": trained.step,
         "ms": milliseconds,
         **{metric: found["scores"][metric]["mean_parameters"] for metric in ("LL", "RLL", "PLL")},
@@ -122,7 +123,7 @@ def main() -> None:
             rows.append(row(name, given.seconds))
             print(json.dumps(rows[-1]), flush=True)
             rows.sort(key=lambda done: (done["seconds"], -done["PLL"]))
-            write_text(given.json, json.dumps({"tasks": TASKS, "seed": SEED, "rows": rows}, indent=1) + "\n")
+            write_text(given.json, json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -257,10 +257,10 @@ def locked(file: IO[Any]) -> bool:
 
 @contextmanager
 def denormals_as_zero() -> Iterator[None]:
-    """Take numbers below 1e-38 as zero in this thread while the block runs.
+    """Take denormal numbers, smaller than 1.2e-38 in magnitude, as zero while the block runs.
 
-    The moving averages of a unit whose gradient has become zero shrink until they are such numbers. A product with them
-    takes up to 100 times as long.
+    The moving averages of a unit whose gradient has become zero shrink until they are denormal, and products with such
+    numbers are slow. It holds for the calling thread alone: where PyTorch has several, the others work as before.
 
     >>> smallest = torch.tensor([1e-40])
     >>> with denormals_as_zero():

@@ -165,8 +165,8 @@ def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, A
     joined = []
     for row in rows:
         before = known.get((row["model"], row["recipe"], row["budget"]))
-        same = before is None or (before["LL"], before["steps"]) == (row["LL"], row["steps"])
-        joined.append(row if same or before is None else row | {"before_LL": before["LL"]})
+        changed = before is not None and (before["LL"], before["steps"]) != (row["LL"], row["steps"])
+        joined.append(row | {"before_LL": before["LL"]} if before is not None and changed else row)
     return joined
 
 

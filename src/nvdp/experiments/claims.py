@@ -11,6 +11,7 @@ from nvdp.experiments.report_tables import (
     Results,
     markdown_table,
     mean_and_error,
+    number_or_nothing,
     paired_difference,
     standard_error,
 )
@@ -133,7 +134,8 @@ def alive_table(results: Results) -> str:
     for name, row in results.runs("alive").items():
         each = row["evaluation"]
         scores = [f"{each['scores']['LL'][flavour]:.3f}" for flavour in ("mean_parameters", "expected_log")]
-        cells = [f"`{name}`", *scores, joint_cell(each), f"{each['joint']['spread_follows_oracle']:.2f}"]
+        cells = [f"`{name}`", *scores, joint_cell(each)]
+        cells.append(number_or_nothing(each["joint"]["spread_follows_oracle"], ".2f"))
         cells += [", ".join(f"{rate:.2f}" for rate in each["rates"]), f"{row['steps']:,}", f"{row['seconds']:.0f}"]
         lines.append(cells)
     head = ["run", "LL mean", "LL E log", "joint 3 / 5 / 10 / 20", "spread ~ exact std", "rates", "steps", "seconds"]
@@ -268,7 +270,7 @@ def _claims(results: Results) -> Iterator[tuple[str, str, str]]:
                 f"mean rate {rate:.3f}, floor 0.010",
             )
     tables = {"Table 1, learned variance": results.table1("learned")}
-    tables["Table 1, the longest runs"] = results.runs("long")
+    tables["Table 1, long runs with Muon"] = results.runs("long")
     tables |= {f"Table 2, {title}": results.table2(title) for title in ("MNIST", "MNIST to Omniglot", "CelebA")}
     for title, rows in tables.items():
         own = {name: rows[name] for name in NAMES if name in rows}

@@ -25,8 +25,9 @@ FORMER_READING: dict[str, dict[str, Any]] = {
     "nvdp-conv": _FORMER_NVDP,
     "nvdp-attentive": _FORMER_NVDP | {"decoder.layers": 2, "rates.floor": 0.01, "rates.per": "task"},
 }
-# How the presets of plain models trained on GP functions before Muon.
+# How the presets of models without a reader trained on GP functions before Muon.
 FORMER_PLAIN: dict[str, Any] = {"optimizer": "nadam", "muon_rows": RunConfig.muon_rows, "learning_rate": 1e-3}
+FORMER_RATES = {("nvdp", "quick"): 2e-3}
 ADDED = ("encoder.task_norm", "rates.norm", *USUAL_BOUND)  # to the paper's model, beside FOURIER
 TUNING_SEED = 777  # settings are chosen on these validation tasks; published scores are on those of VALIDATION_SEED
 
@@ -88,12 +89,12 @@ def former_preset(
     architecture: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> RunConfig:
-    """A preset of GP functions as it was when the studies were made that keep it.
+    """A preset on GP functions before Muon and before a σ of each point; committed studies were trained with it.
 
     Args:
-        task: The family of tasks.
+        task: A family of GP functions.
         name: Of the model.
-        preset: Of the budget; those of the paper have not changed.
+        preset: By its name; those of the paper have not changed.
         variance: learned or fixed.
         architecture: Settings of the model that differ from the preset's.
         changes: Settings of the run that differ from the preset's.
@@ -105,8 +106,8 @@ def former_preset(
     if preset in OWN:
         settings = FORMER_READING.get(name, {}) | settings
         if model_spec(name).reader is None:
-            faster = {"learning_rate": 2e-3} if (name, preset) == ("nvdp", "quick") else {}
-            run = FORMER_PLAIN | faster | run
+            rate = FORMER_RATES.get((name, preset), FORMER_PLAIN["learning_rate"])
+            run = FORMER_PLAIN | {"learning_rate": rate} | run
     return preset_config(task, name, preset, variance, architecture=settings, **run)
 
 

@@ -84,7 +84,7 @@ LONG_MODELS = ("nvdp", "cnp", "np+cnp", "np+cnp+vp")
 
 
 def long(budget: str) -> Sequence[PlannedRun]:
-    """The paper's best models by the preset, NVDP by the paper's bound: equal steps, more than in any other study."""
+    """Four of the paper's models by Muon, NVDP by the paper's bound: equal steps, more than in table 1."""
     steps = {"quick": 150, "cpu": 40_000, "paper": PAPER_STEPS}[budget]
     run: dict[str, Any] = {"steps": steps, "learning_rate": 6e-3, "architecture": USUAL_BOUND}
     return [PlannedRun(name, preset_config("gp", name, "cpu", **run), TASKS[budget]) for name in LONG_MODELS]
@@ -312,7 +312,7 @@ STUDIES = (
     Experiment("attentive", "Table 1 extended: models whose targets read the context, in NVDP's seconds", attentive),
     Experiment("learning", "NVDP and CNP with the paper's architecture, trained longer", learning),
     Experiment("quarter", "The shipped models against the paper's recipe with four times their steps or more", quarter),
-    Experiment("long", "NVDP by the paper's bound, CNP and NP+CNP by the presets, trained longest", long),
+    Experiment("long", "NVDP by the paper's bound, CNP, NP+CNP and NP+CNP+VP, trained long by Muon", long),
     Experiment("recipes", "NVDP's recipe, one change at a time, each with the same number of tasks", recipes),
     Experiment("ablations", "KL scale, prior, rates, noise and decoder, one change at a time", ablations),
     Experiment("collapse", "Posterior collapse of NVDP-attentive, one change at a time", collapse),

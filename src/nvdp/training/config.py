@@ -18,6 +18,7 @@ from nvdp.models.registry import check_serves
 from nvdp.nn.extractors import EXTRACTORS, check_components
 from nvdp.nn.views import VIEWS
 from nvdp.objectives import OBJECTIVES, KLScale
+from nvdp.training.muon import LARGEST
 
 FORMAT_VERSION = 2
 MOST_BYTES = 1_000_000  # of a config.json
@@ -48,7 +49,7 @@ class RunConfig:
     steps: int = 10_000
     tasks_per_step: int = 16
     optimizer: str = "adam"
-    muon_rows: int = 96  # rows of the smaller side of a matrix up to which Muon moves it; Adam moves larger ones
+    muon_rows: int = LARGEST  # Muon moves matrices whose smaller side is at most this; Adam moves the others
     learning_rate: float = 5e-4
     schedule: str = "cosine"  # or "constant"; warm-up comes before either
     warmup_steps: int = 0
@@ -151,8 +152,7 @@ class PretrainConfig:
     steps: int = 10_000
     batch: int = 128
     optimizer: str = "sgd"  # or "muon"
-    # Rows of the smaller side of a matrix up to which Muon moves it; larger ones take Adam's steps, without decay.
-    muon_rows: int = 96
+    muon_rows: int = LARGEST  # as of a run; what Adam moves has no decay
     learning_rate: float = 0.1
     momentum: float = 0.9  # of SGD
     weight_decay: float = 5e-4

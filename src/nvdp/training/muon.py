@@ -15,7 +15,7 @@ from torch.optim.adam import adam
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the iteration: steep at 0, so that few are enough
 ITERATIONS, SMALLEST, LARGEST = 5, 8, 96
-WIDE = 2  # columns a row from which on the iteration is one of XXᵀ: fewer multiplications
+WIDE = 2  # columns per row from which the iteration by XXᵀ needs fewer multiplications
 SCALE = 0.2  # steps of matrices are as large as Adam's usually are
 
 
@@ -23,7 +23,8 @@ class Muon(Optimizer):
     """Muon for matrices and convolutions over channels whose smaller side has 8 to `largest` rows; Adam for the rest.
 
     A wider matrix may take longer than it gains where steps are short. A convolution is the matrix of its outputs by
-    all of its inputs. A parameter of three dimensions is a stack of matrices, each of which moves by itself.
+    all of its inputs. A parameter of three dimensions is a stack of matrices, each of which moves by itself; it must not
+    be a convolution over a line.
 
     Args:
         params: What is trained.
