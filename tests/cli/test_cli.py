@@ -21,6 +21,15 @@ def in_a_process(*arguments):
 
 
 @pytest.fixture(scope="module")
+def cnp(tmp_path_factory):
+    """A run of a model without samples: its functions never differ."""
+    folder = tmp_path_factory.mktemp("runs") / "cnp"
+    result = nvdp("train", "gp", "--model", "cnp", "--out", folder, *TINY)
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "nvdp"
     result = in_a_process("train", "gp", "--model", "nvdp", "--seed", "3", "--out", folder, *TINY)
@@ -59,6 +68,13 @@ def test_eval_on_one_task_says_that_standard_errors_are_not_known(run):
     assert {row["stderr"] for row in evaluation["joint"]["by_context"].values()} == {None}
     rows = [line.split("│") for line in nvdp(*one).stdout.splitlines() if "LL" in line and "│" in line]
     assert [[cell.strip() for cell in row][5] for row in rows] == ["–", "–", "–"]
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_eval_of_functions_that_never_differ_has_no_correlation(cnp, tasks):
+    printed = nvdp("eval", cnp, "--tasks", tasks, "--samples", "2", "--json").stdout
+    evaluation = json.loads(printed, parse_constant=pytest.fail)  # NaN is no JSON
+    assert [each["spread_follows_oracle"] for each in (evaluation, evaluation["joint"])] == [None, None]
 
 
 def test_models_lists_the_family_as_json():

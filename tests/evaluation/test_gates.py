@@ -57,6 +57,13 @@ def test_a_model_without_rates_has_no_gates(small_config, tasks):
         gates(build_model(small_config("cnp")), [tasks], None)
 
 
+def test_a_spread_that_never_varies_fails_its_gate(small_config, tasks):
+    model = build_model(small_config("nvdp"))
+    answers = gates(model, [tasks], {"spread_follows_oracle": None})["gates"]
+    assert (answers["spread follows"]["value"], answers["spread follows"]["passed"]) == (0.0, False)
+    assert "spread follows" not in gates(model, [tasks], None)["gates"]
+
+
 def test_the_verdict_names_what_the_numbers_show():
     def said(cost, follows, rates):
         return verdict(

@@ -145,6 +145,13 @@ def test_scores_have_every_way_by_the_size_of_the_context(name, ways, small_conf
         assert len(row.keys() & {"gaussian", "mixture", "closed_form", "fed_back"}) == ways
         assert all(math.isfinite(row["ceiling"][key]) for key in ("single", "joint", "fed_back"))
         assert row["ceiling"]["joint"] > row["gaussian"]
+    assert (scores["spread_follows_oracle"] is None) == (name == "cnp")  # its functions never differ
+
+
+def test_the_standard_errors_of_one_task_are_not_known(small_config):
+    model = build_model(small_config("cnp"))
+    own = own_contexts(model, [TNPTasks().validation_chunk(seed=2, chunk=0).first(1)], samples=2)
+    assert (own["stderr"], own["fed_back_stderr"]) == (None, None)
 
 
 def test_given_its_own_context_a_deterministic_model_scores_its_targets_one_by_one():

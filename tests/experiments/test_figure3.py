@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nvdp.errors import InputError
 from nvdp.experiments import figure3
 from nvdp.experiments.plan import PlannedRun
 from nvdp.experiments.report import results_page
@@ -34,7 +35,7 @@ def data(tmp_path_factory):
         save_model(folders[run.name], build_model(config.model), 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(figure3.TASKS, "quick", 6)
-        return json.loads(json.dumps(figure3.collect(folders)))
+        return json.loads(json.dumps(figure3.collect(folders), allow_nan=False))
 
 
 def test_the_runs_are_those_of_table_1_and_some_beyond():
@@ -54,6 +55,11 @@ def test_every_learner_has_a_curve_for_every_way_to_choose(data):
         begin = {way: curve["LL"]["mean"][0] for way, curve in ways.items()}
         assert len(set(begin.values())) == 1  # all begin with the same random point
     assert data["curves"]["exact GP"]["own"]["LL"]["mean"][-1] > 0.7
+
+
+def test_one_task_has_no_standard_error_and_is_refused():
+    with pytest.raises(InputError, match="at least 2 tasks; got 1"):
+        figure3.learned({}, 1)
 
 
 def test_the_gain_is_own_less_random(data):

@@ -1,6 +1,5 @@
 """Commands that look at a trained model: its scores, and a figure of its predictions."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +64,7 @@ def evaluate(
     from nvdp.cards import FIT, card_of
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.evaluation.metrics import OF_FUNCTIONS
-    from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run
+    from nvdp.evaluation.run import JOINT_TASKS, VALIDATION_SEED, EpisodeShape, evaluate_run, result_json
     from nvdp.system import keep_freed_memory, use_threads
 
     if (run / FIT).exists():
@@ -83,7 +82,7 @@ def evaluate(
     if note := card_of(run).get("note"):
         evaluation["training"] = note
     if as_json:
-        typer.echo(json.dumps(evaluation))
+        typer.echo(result_json(evaluation))
         return
     if "accuracy" in evaluation:
         _show_classifier(evaluation)

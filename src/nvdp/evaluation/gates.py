@@ -138,7 +138,8 @@ def gates(
     if some.rates is None:
         raise InputError(f"--gates asks for the dropout rates of a model; {model.config.name} has none")
     answers = rate_gates(model, batches)
-    if joint is not None and (follows := joint.get("spread_follows_oracle")) is not None:
+    if joint is not None and "spread_follows_oracle" in joint:
+        follows = joint["spread_follows_oracle"] or 0.0  # None: a spread that never varies follows nothing
         answers.append(Gate("spread follows", follows, 0.0, LEAST_CORRELATION))
     if isinstance(batches[0], GPTaskBatch) and min(int(batch.mask.sum(-1).min()) for batch in batches) > POINTS * EVERY:
         answers.append(choice_gate(model, batches, seed=seed))

@@ -21,7 +21,7 @@ from torch.distributions import MultivariateNormal
 from nvdp.data.gp import NOISE, GPTaskBatch
 from nvdp.evaluation.in_turn import Chain
 from nvdp.evaluation.inferred import InferredGP
-from nvdp.evaluation.metrics import RunningCorrelation, RunningMoments
+from nvdp.evaluation.metrics import RunningCorrelation, RunningMoments, known
 from nvdp.evaluation.oracle import smallest_std
 from nvdp.models.base import MetaModel
 from nvdp.posteriors.prediction import Prediction, mixture_log_prob
@@ -137,8 +137,9 @@ def joint_scores(
     Returns:
         For each size, in nats per scalar output: ``single`` (one point at a time), the four ways of this module,
         ``spread``, ``coverage50`` (the share of targets in their 50 % interval) and, of GP functions, ``exact_std`` of
-        the function under the true kernel and ``ceiling``: a GP that must infer the kernel (`InferredGP`). None if the
-        tasks are too small.
+        the function under the true kernel and ``ceiling``: a GP that must infer the kernel (`InferredGP`). Of GP
+        functions also ``spread_follows_oracle``, the correlation of ``spread`` and ``exact_std`` over points; None if
+        the spread never varies. None if the tasks are too small.
     """
     model.eval()
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
@@ -186,7 +187,7 @@ def joint_scores(
             continue
         tasks_seen = means["single"].count
         row: dict[str, Any] = {name: moments.mean for name, moments in means.items()}
-        row["stderr"] = means["gaussian"].stderr
+        row["stderr"] = known(means["gaussian"].stderr)
         if ceiling:
             row["ceiling"] = {name: moments.mean for name, moments in ceiling.items()}
         by_size[str(size)] = row
@@ -198,7 +199,7 @@ def joint_scores(
         "fed_back_targets": min(in_turn, most),
         "samples": samples,
         "by_context": by_size,
-        **({"spread_follows_oracle": follows.value} if follows.sums[0] else {}),
+        **({"spread_follows_oracle": known(follows.value)} if follows.sums[0] else {}),
     }
 
 
@@ -237,8 +238,8 @@ def own_contexts(
         chain.add(own_targets_fed_back(model, tasks) / (count * target.y.shape[-1]))
         if isinstance(batch, GPTaskBatch):
             ceiling.add(InferredGP(smallest_std(model.config)).joint_log_prob(batch) / count)
-    row = {"together": together.mean, "stderr": together.stderr, "tasks": together.count}
-    row |= {"fed_back": chain.mean, "fed_back_stderr": chain.stderr}
+    row = {"together": together.mean, "stderr": known(together.stderr), "tasks": together.count}
+    row |= {"fed_back": chain.mean, "fed_back_stderr": known(chain.stderr)}
     return row | ({"ceiling": ceiling.mean} if ceiling.count else {})
 
 

@@ -3,7 +3,6 @@
 The first is the ceiling of all GP results. The second (`nvdp.evaluation.inferred`) is what a model can attain.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from nvdp.data.gp import NOISE, GPTaskBatch
 from nvdp.evaluation.inferred import InferredGP
-from nvdp.evaluation.metrics import OF_FUNCTIONS, RegressionScores, RunningCorrelation
+from nvdp.evaluation.metrics import OF_FUNCTIONS, RegressionScores, RunningCorrelation, known
 from nvdp.models.config import ModelConfig
 from nvdp.posteriors.prediction import Prediction
 from nvdp.tasks import TaskBatch
@@ -66,7 +65,6 @@ class OracleScores:
         """
         if not self.scores.moments:
             return {}
-        correlation = self.correlation.value
         scores = self.scores.scores()
         oracle = {name: row["oracle"] for name, row in scores.items()}
         loss = {name: row["loss"] for name, row in self.inferred.scores().items()}
@@ -74,5 +72,5 @@ class OracleScores:
             "oracle": oracle,
             f"oracle_{OF_FUNCTIONS}": {name: row[OF_FUNCTIONS] for name, row in scores.items()},
             "attainable": {name: value - loss[name] for name, value in oracle.items()},
-            "spread_follows_oracle": None if math.isnan(correlation) else correlation,
+            "spread_follows_oracle": known(self.correlation.value),
         }

@@ -1,5 +1,7 @@
 """Scores of a finished run on its fixed validation set, with the exact GP's beside them where there is one."""
 
+import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -133,8 +135,8 @@ def evaluate_run(
         **evaluate(model, batches, samples, seed, plan.watch),
         **plan.facts,
         **({} if plan.oracle is None else plan.oracle.result()),
-        **({} if together is None else {"joint": _known_errors(together)}),
-        **({} if own is None else {"own_contexts": _known_errors(own)}),
+        **({} if together is None else {"joint": together}),
+        **({} if own is None else {"own_contexts": own}),
         **(
             gates(model, list(validation_tasks(plan.source, seed, min(tasks, joint))), together, seed)
             if ask_gates
@@ -200,14 +202,6 @@ def _pretraining_of(extractors: Sequence[Path]) -> list[dict[str, Any]]:
     return [{name: each[name] for name in ("steps", "seconds")} for each in numbers]
 
 
-def _known_errors(scores: dict[str, Any]) -> dict[str, Any]:
-    """The same scores with None for the standard errors of one task, also in parts of them."""
-    return {
-        name: _known_errors(value) if isinstance(value, dict) else known(value) if name.endswith("stderr") else value
-        for name, value in scores.items()
-    }
-
-
 def _nearest_mean(batches: Iterable[TaskBatch]) -> dict[str, float | None]:
     """Accuracy of the nearest class mean of features, without any training, on the episodes that are scored."""
     hits = RunningMoments()
@@ -221,6 +215,29 @@ def _nearest_mean_accuracy(config: RunConfig, episodes: EpisodeConfig) -> float 
     pool = episode_source(config.task, config.data, episodes).split("validation")
     shape = one_shot_episodes(pool)
     return nearest_mean_accuracy(pool, lambda features: features, shape) if shape else None
+
+
+def result_json(result: Any, indent: int | None = None) -> str:
+    """Scores, or other measured numbers, as JSON, which has no NaN and no infinity: such a number is refused.
+
+    >>> result_json({"scores": {"LL": float("nan")}})
+    Traceback (most recent call last):
+    nvdp.errors.InputError: 'scores.LL' is nan; expected a finite number: the model may have diverged
+    """
+    try:
+        return json.dumps(result, indent=indent, allow_nan=False)
+    except ValueError:
+        place, value = next(_not_finite(result))
+        raise InputError(f"'{place}' is {value}; expected a finite number: the model may have diverged") from None
+
+
+def _not_finite(value: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    """Where numbers are not finite, and what they are."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield place, value
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for name, item in items:
+        yield from _not_finite(item, f"{place}.{name}" if place else str(name))
 
 
 def small_batches(batches: Iterable[TaskBatch]) -> Iterator[TaskBatch]:

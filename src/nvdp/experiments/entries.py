@@ -83,7 +83,7 @@ EVALUATION: dict[str, Schema] = ACCURACY | {
     "coverage": Each(NUMBER),
     "joint": {
         "fed_back_targets": COUNT,
-        "spread_follows_oracle": NUMBER,
+        "spread_follows_oracle": NUMBER.or_null(),
         "by_context": Each(TOGETHER | {"ceiling": Each(NUMBER)}),
     },
     "own_contexts": Each(NUMBER),

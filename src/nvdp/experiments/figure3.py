@@ -14,6 +14,7 @@ import numpy as np
 from nvdp.active import SCORES, ActiveRun, Learner, exact_learner, follow, learn, model_learner, random_order
 from nvdp.data.gp import GPTaskBatch, GPTasks
 from nvdp.data.source import validation_tasks
+from nvdp.errors import InputError
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import DIGITS
@@ -51,6 +52,8 @@ def collect(folders: Mapping[str, Path]) -> dict[str, Any]:
 
 def learned(models: Mapping[str, RegressionModel], tasks: int) -> dict[str, Any]:
     """Active learning by some models and by the exact GP, on so many tasks."""
+    if tasks < 2:
+        raise InputError(f"active learning is compared over at least 2 tasks; got {tasks}")
     batches = candidates(tasks)
     exact = exact_learner(next(iter(models.values())).config.likelihood.min_std)
     orders = [random_order(batch, POINTS, VALIDATION_SEED, chunk) for chunk, batch in enumerate(batches)]

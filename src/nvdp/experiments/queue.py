@@ -24,7 +24,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import nvdp
 from nvdp.errors import InputError
-from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run
+from nvdp.evaluation.run import VALIDATION_SEED, EpisodeShape, evaluate_run, result_json
 from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.system import source_commit, write_text
@@ -217,7 +217,7 @@ def run_job(job: Job) -> None:
 def _write_result(job: Job, result: Result) -> None:
     path = Path(job.result)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(result, indent=1) + "\n")
+    write_text(path, result_json(result, indent=1) + "\n")
 
 
 class QueueProgress:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nvdp.errors import InputError, unknown_name
+from nvdp.evaluation.run import result_json
 from nvdp.experiments.figure3 import FIGURE3
 from nvdp.experiments.figure4 import FIGURE4
 from nvdp.experiments.figure9 import FIGURE9
@@ -78,7 +79,7 @@ def reproduce(
     if experiment.collect is not None and experiment.draw is not None:
         data = place / f"{budget}{FIGURE_SUFFIX}"
         place.mkdir(parents=True, exist_ok=True)  # an experiment without runs has written nothing yet
-        write_text(data, json.dumps(experiment.collect(folders)) + "\n")
+        write_text(data, result_json(experiment.collect(folders)) + "\n")
         for path in experiment.draw(json.loads(data.read_text()), place / f"{budget}-{experiment.name}.png"):
             yield f"drew {path}"
     if experiment.draw_private is not None:
