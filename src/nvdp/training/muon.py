@@ -23,8 +23,8 @@ class Muon(Optimizer):
     """Muon for matrices and convolutions over channels whose smaller side has 8 to `largest` rows; Adam for the rest.
 
     A wider matrix may take longer than it gains where steps are short. A convolution is the matrix of its outputs by
-    all of its inputs. A parameter of three dimensions is a stack of matrices, each of which moves by itself; it must not
-    be a convolution over a line.
+    all of its inputs. A parameter of three dimensions is a stack of matrices, each of which moves by itself,
+    not a convolution over a line.
 
     Args:
         params: What is trained.
