@@ -1,5 +1,6 @@
 """The committed results belong to the planned runs, and the committed pages to the committed results."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ def test_every_committed_result_is_that_of_a_planned_run(name):
         assert RunConfig.from_dict(result["config"], run) == planned[run], (
             f"{name}: '{run}' is of another configuration"
         )
+
+
+def test_committed_results_are_json_without_nan():
+    for path in RESULTS.rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=lambda name, path=path: pytest.fail(f"{path} holds {name}"))
 
 
 def test_the_pages_are_those_of_the_committed_files():

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvdp.errors import InputError
-from nvdp.experiments.entries import reading
+from nvdp.experiments.entries import NUMBER, checked, reading
 from nvdp.experiments.report import results_page
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -99,6 +100,12 @@ def test_the_report_tells_the_entry_and_leaves_no_page(folder, tmp_path, place, 
     assert str(path) in line
     assert words in line
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400, True, None, "1"])
+def test_what_is_no_finite_number_is_refused(value):
+    with pytest.raises(InputError, match=r"^a.json: entry 'LL' is .*; expected a number$"):
+        checked({"LL": value}, {"LL": NUMBER}, Path("a.json"))
 
 
 def test_what_fails_inside_a_file_is_told_with_its_name(tmp_path):
