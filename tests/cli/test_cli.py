@@ -141,6 +141,7 @@ def test_bad_input_ends_a_process_with_one_line_and_code_2(tmp_path):
         (["train", "gp", "--kl", "mean", "--out", "x"], "unknown KL reduction 'mean'"),
         (["train", "gp", "--steps", "0", "--out", "x"], "'steps' is 0"),
         (["train", "gp", "--learning-rate", "-1", "--out", "x"], "'learning_rate' is -1.0"),
+        (["train", "gp", "--optimizer", "nadm", "--out", "x"], "did you mean 'nadam'"),
         (["eval", "nowhere"], "unknown folder or pretrained model 'nowhere'"),
         (["complete", "mnst", "any.png"], "did you mean 'mnist'"),
         (["reproduce", "table9"], "unknown experiment 'table9'"),

@@ -43,6 +43,7 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, bit for bit.")] = False,
+    optimizer: Annotated[str | None, typer.Option(help="adam, nadam or muon. (default: as the preset has it)")] = None,
     learning_rate: Annotated[
         float | None, typer.Option(rich_help_panel=OBJECTIVE, help="The optimiser's step size.")
     ] = None,
@@ -212,6 +213,7 @@ def train(
         "preset": preset,
         "steps": steps,
         "seed": seed,
+        "optimizer": optimizer,
         "learning_rate": learning_rate,
         "objective": objective,
         "start": str(start) if start else extractor,
