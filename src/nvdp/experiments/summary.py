@@ -20,12 +20,12 @@ READERS = ("nvdp-conv", "nvdp-attentive")
 REGIME = "features"
 NOTE = """The paper's NVDP and the best pretrained models and runs here, chosen by LL. LL is the log-likelihood of all
 points of a task, RLL of its context, PLL of its targets, by the paper's formula, E log p, in nats a value; higher is
-better. *By its recipe*: with the networks and the objective that the paper describes. *Plain*: the same model and bound,
-all weights sampled, with Fourier features, residual networks, another optimiser and other changes; names with `mixture`
-predict a mixture of Gaussians. *Best NVDP* includes models that also read the context by attention or convolutions. *Attainable* is the exact GP that infers the
-kernel from the context, as a model must, with σ ≥ 0.1 as the models have. Steps are in brackets; the paper's runs took
-500,000 on GP functions. Seconds differ between columns. The row of equal seconds has means over seeds (*Rivals* in
-docs/results.md)."""
+better. *By its recipe*: with the networks and the objective that the paper describes. *Plain*: the same model and
+bound, all weights sampled, with Fourier features, residual networks, another optimiser and other changes; names with
+`mixture` predict a mixture of Gaussians. *Best NVDP* includes models that also read the context by attention or
+convolutions. *Attainable* is the exact GP that infers the kernel from the context, as a model must, with σ ≥ 0.1 as the
+models have. Steps are in brackets; the paper's runs took 500,000 on GP functions. Seconds differ between columns. The
+row of equal seconds has means over seeds (*Rivals* in docs/results.md)."""
 
 
 @dataclass(frozen=True)
