@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvdp.errors import InputError
-from nvdp.experiments.entries import NUMBER, checked, reading
+from nvdp.experiments.entries import checked, reading
 from nvdp.experiments.report import results_page
+from nvdp.experiments.schemas import NUMBER
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILES = (
@@ -51,6 +53,17 @@ def spoiled(whole, place, new):
     return json.dumps(value)
 
 
+@contextmanager
+def damaged(path, text):
+    """While active, a file holds another text."""
+    before = path.read_text()
+    path.write_text(text)
+    try:
+        yield
+    finally:
+        path.write_text(before)
+
+
 WHOLE = {name: json.loads((RESULTS / f"{name}.json").read_text()) for name in FILES}
 PLACES = [(name, place) for name, value in WHOLE.items() for place in places(value)]
 
@@ -70,14 +83,35 @@ def folder(tmp_path_factory):
 def test_a_spoiled_entry_makes_a_page_or_one_line_with_its_file(folder, spoil, new):
     name, place = spoil
     path = folder / f"{name}.json"
-    path.write_text(spoiled(WHOLE[name], place, new))
     said = None
-    try:
-        results_page(folder)
-    except InputError as error:
-        said = str(error)
-    path.write_text(json.dumps(WHOLE[name]))
+    with damaged(path, spoiled(WHOLE[name], place, new)):
+        try:
+            results_page(folder)
+        except InputError as error:
+            said = str(error)
     assert said is None or (str(path) in said and "\n" not in said)
+
+
+NUMBERS = (
+    (FILES[0], ("evaluation", "scores", "LL", "mean_parameters")),
+    (FILES[0], ("evaluation", "scores", "LL", "stderr")),
+    (FILES[0], ("evaluation", "coverage", "90%")),
+    (FILES[0], ("seconds",)),
+    ("table3/cpu-nvdp-omniglot-5w1s-end-to-end", ("evaluation", "interval95")),
+    ("tnp/cpu-nvdp-conv-gp-tnp", ("evaluation", "own_contexts", "fed_back_stderr")),
+    ("gates/gp", ("gates", "constant rates", "value")),
+    ("limits/gp-nvdp", ("inference", "inferred")),
+)
+
+
+@pytest.mark.parametrize(("name", "place"), NUMBERS)
+def test_null_in_place_of_a_number_is_refused_with_its_entry(folder, name, place):
+    path = folder / f"{name}.json"
+    with (
+        damaged(path, spoiled(WHOLE[name], place, None)),
+        pytest.raises(InputError, match=rf"^{path}: entry '{'.'.join(place)}' is null; expected a number"),
+    ):
+        results_page(folder)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +120,7 @@ def test_a_spoiled_entry_makes_a_page_or_one_line_with_its_file(folder, spoil, n
         (("evaluation",), ABSENT, "it has no entry 'evaluation'"),
         (("config",), ABSENT, "it has no entry 'config'"),
         (("evaluation", "scores"), ABSENT, "has no entry 'evaluation.scores'"),
-        (("evaluation", "scores", "LL", "stderr"), None, "entry 'evaluation.scores.LL.stderr' is null; expected a num"),
+        (("evaluation", "scores", "LL", "stderr"), None, "entry 'evaluation.scores.LL.stderr' is null"),
         (("evaluation", "scores", "LL"), [1], "entry 'evaluation.scores.LL' is [1]; expected an object"),
         (("config", "model", "name"), "nvpd", "entry 'config.model.name' is \"nvpd\"; expected the name of a model"),
         (("steps",), 0, "entry 'steps' is 0; expected a whole number of at least 1"),
@@ -94,9 +128,8 @@ def test_a_spoiled_entry_makes_a_page_or_one_line_with_its_file(folder, spoil, n
 )
 def test_the_report_tells_the_entry_and_leaves_no_page(folder, tmp_path, place, new, words):
     path = folder / f"{FILES[0]}.json"
-    path.write_text(spoiled(WHOLE[FILES[0]], place, new))
-    line = refusal("report", folder, "--out", tmp_path / "page.md")
-    path.write_text(json.dumps(WHOLE[FILES[0]]))
+    with damaged(path, spoiled(WHOLE[FILES[0]], place, new)):
+        line = refusal("report", folder, "--out", tmp_path / "page.md")
     assert str(path) in line
     assert words in line
     assert not list(tmp_path.iterdir())

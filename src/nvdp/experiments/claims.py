@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator
 from typing import Any
 
-from nvdp.experiments.entries import GATES, LIMITS, read_entries
+from nvdp.experiments.entries import read_entries
 from nvdp.experiments.report_fewshot import REGIMES, best_other, nvdp_ahead, printed_value
 from nvdp.experiments.report_tables import (
     Results,
@@ -16,6 +16,7 @@ from nvdp.experiments.report_tables import (
     standard_error,
 )
 from nvdp.experiments.results import Result, paper_numbers
+from nvdp.experiments.schemas import GATES, LIMITS
 from nvdp.experiments.studies import ALIVE_SEEDS, ONE_STD, RIVAL_SEEDS, RIVALS, STD_OF_NETWORK, TNP_MODELS, WITHOUT_KL
 from nvdp.experiments.table1 import NAMES
 from nvdp.experiments.table3 import METHODS, SETTINGS

@@ -8,9 +8,10 @@ from typing import Any
 
 from nvdp.errors import InputError, unknown_name
 from nvdp.evaluation.metrics import NORMAL_95
-from nvdp.experiments.entries import STEP_ROWS, VIEW_ROWS, read_entries
+from nvdp.experiments.entries import read_entries
 from nvdp.experiments.report_tables import Estimate, Results, markdown_table, minus, number_or_nothing
 from nvdp.experiments.results import Result, paper_numbers
+from nvdp.experiments.schemas import STEP_ROWS, VIEW_ROWS
 from nvdp.experiments.table3 import (
     METHODS,
     PAPER_RATES,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from nvdp.evaluation.metrics import FLAVOURS
-from nvdp.experiments.entries import PIXEL_ROWS, read_entries, reading
+from nvdp.experiments.entries import read_entries, reading
 from nvdp.experiments.figure3 import EXACT, ORACLE, OWN, RANDOM
 from nvdp.experiments.results import Result, figure_path, read_figure, read_results
+from nvdp.experiments.schemas import PIXEL_ROWS
 from nvdp.experiments.table1 import NAMES, SEEDED, SEEDS, shipped_name
 from nvdp.experiments.table2 import LONG, LONGEST, READING_NAMES, SHIPPED
 from nvdp.experiments.table3 import Setting, rows_of, run_name

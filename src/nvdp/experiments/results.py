@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from nvdp.errors import InputError
-from nvdp.experiments.entries import FIGURES, RESULT, RESULTS, Schema, checked, read_entries
+from nvdp.experiments.entries import Schema, checked, read_entries
+from nvdp.experiments.schemas import FIGURES, RESULT, RESULTS
 
 Result = dict[str, Any]
 FIGURE_SUFFIX = "-figure.json"  # data of a figure, beside the results of its runs
