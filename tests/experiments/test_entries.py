@@ -13,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nvdp.errors import InputError
-from nvdp.experiments.entries import checked, reading
+from nvdp.experiments.entries import checked, read_entries, reading
 from nvdp.experiments.report import results_page
-from nvdp.experiments.schemas import NUMBER
+from nvdp.experiments.results import figure_path, read_figure
+from nvdp.experiments.schemas import BENCH, FIGURES, NUMBER
+from nvdp.experiments.table1 import FIGURE2
 
 RESULTS = Path(__file__).parents[2] / "results"
 FILES = (
@@ -141,10 +143,67 @@ def test_what_is_no_finite_number_is_refused(value):
         checked({"LL": value}, {"LL": NUMBER}, Path("a.json"))
 
 
-def test_what_fails_inside_a_file_is_told_with_its_name(tmp_path):
-    path = tmp_path / "figure2" / "cpu-figure.json"
-    for fails, words in ((lambda: [][0], "list index out of range"), (lambda: int("x"), "invalid literal")):
-        with pytest.raises(InputError, match=f"cpu-figure.json cannot be used: {words}"), reading(path):
-            fails()
-    with pytest.raises(InputError, match=r"cpu-figure.json: panel 'a' is empty"), reading(path):
-        raise InputError("panel 'a' is empty")
+def test_what_fails_inside_a_file_is_told_with_its_name():
+    path = Path("a.json")  # beside nothing: it has one parent
+    fails = {
+        "has no entry 'LL'": lambda: {}["LL"],
+        "cannot be used: list index out of range": lambda: [][0],
+        "cannot be used: invalid literal": lambda: int("x"),
+    }
+    for words, fail in fails.items():
+        with pytest.raises(InputError, match=f"^a.json {words}") as told, reading(path):
+            fail()
+        assert told.value.__cause__ is not None
+
+
+def test_refusals_and_faults_of_the_code_pass_unchanged():
+    with pytest.raises(InputError, match=r"^panel 'a' is empty\.$"), reading(Path("results/a.json")):
+        raise InputError("panel 'a' is empty.")
+    with pytest.raises(TypeError), reading(Path("results/a.json")):
+        len(None)
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "new", "words"),
+    [
+        ("step", ("rows", 0, "points"), ABSENT, "has no entry 'rows.0.points'"),
+        ("step-xeon", ("rows", 0, "ours_ms"), "fast", "entry 'rows.0.ours_ms' is \"fast\"; expected a number or null"),
+        ("adapt", ("machine", "threads"), ABSENT, "has no entry 'machine.threads'"),
+        ("fewshot", ("suite",), "step", 'entry \'suite\' is "step"; expected "fewshot"'),
+        ("growth", ("rows", 0), [], "entry 'rows.0' is []; expected an object"),
+        ("growth", ("rows", 0, "axis"), "height", "has no entry 'rows.0.height'"),
+        ("quality", ("rows", 0, "attainable_LL"), None, "entry 'rows.0.attainable_LL' is null; expected a number"),
+        ("quality", ("rows",), [], "entry 'rows' is []; expected a list of at least 1"),
+        ("quality-before", ("rows", 0, "LL"), ABSENT, "has no entry 'rows.0.LL'"),
+        ("tables", ("rows", 0, "mixed_LL"), ABSENT, "has no entry 'rows.0.mixed_LL'"),
+    ],
+)
+def test_a_wrong_row_of_the_bench_is_told_with_its_file(folder, tmp_path, monkeypatch, name, place, new, words):
+    whole = json.loads((RESULTS / "bench" / f"{name.removesuffix('-before')}.json").read_text())
+    path = Path("bench", f"{name}.json")
+    (folder / path).write_text(spoiled(whole, place, new))
+    monkeypatch.chdir(folder)  # so that the folder of results has no name
+    try:
+        line = refusal("report", ".", "--out", tmp_path / "page.md")
+    finally:
+        path.unlink()
+    assert line.startswith(f"nvdp: {path}")
+    assert words in line
+
+
+def test_the_committed_figures_and_files_of_the_bench_are_as_their_schemas_say():
+    for name in FIGURES:
+        assert read_figure(RESULTS, name, "cpu") is not None
+    for path in (*(RESULTS / "bench" / f"{name}.json" for name in BENCH), RESULTS / "bench" / "step-xeon.json"):
+        assert read_entries(path, BENCH[path.stem.removesuffix("-xeon")], "rows")["rows"]
+
+
+@pytest.mark.parametrize(
+    ("new", "words"), [(ABSENT, "has no entry '0.mean'"), ({}, ": entry '0.mean' is {}; expected a list")]
+)
+def test_a_wrong_panel_is_told_with_its_file(tmp_path, new, words):
+    path = figure_path(tmp_path, "figure2", "cpu")
+    path.parent.mkdir()
+    path.write_text(spoiled(json.loads((RESULTS / "figure2" / path.name).read_text()), (0, "mean"), new))
+    with pytest.raises(InputError, match=rf"^{path}.*{words}"):
+        FIGURE2.draw(read_figure(tmp_path, "figure2", "cpu"), tmp_path / "figure.png")

@@ -143,7 +143,6 @@ def _draw(results: Path, budget: str, place: Path) -> str | None:
     from nvdp.bench.report import speed_page
     from nvdp.experiments.entries import reading
     from nvdp.experiments.hours import draw_hours
-    from nvdp.experiments.report import QUALITY
     from nvdp.experiments.report_tables import Results
     from nvdp.experiments.reproduce import EXPERIMENTS
     from nvdp.experiments.results import figure_path, read_figure
@@ -154,22 +153,23 @@ def _draw(results: Path, budget: str, place: Path) -> str | None:
         if experiment.draw is not None and data is not None:
             with reading(figure_path(results, experiment.name, budget)):
                 experiment.draw(data, place / f"{experiment.name}.png")
-    with reading(results / QUALITY):
-        draw_hours(Results(results, budget), place / "hours.png")
-    with reading(results / "bench"):
-        return speed_page(results / "bench", place)
+    draw_hours(Results(results, budget), place / "hours.png")
+    return speed_page(results / "bench", place)
 
 
 def _check_bench(folder: Path) -> None:
     """Refuse a file of ``nvdp bench`` whose table cannot be made, by its name."""
     from nvdp.bench.report import TEXTS
     from nvdp.bench.suites import measured_on, table_cells
-    from nvdp.experiments.entries import reading
+    from nvdp.experiments.entries import read_entries, reading
+    from nvdp.experiments.schemas import BENCH
     from nvdp.system import read_json
 
-    for path in (*(folder / f"{name}.json" for name in TEXTS), *folder.glob("step-*.json")):
-        with reading(path):
-            if path.exists():
-                result = read_json(path, "suite", "machine", "rows")
+    suites = {folder / f"{name}.json": name for name in TEXTS} | {folder / "quality-before.json": "quality"}
+    others = [path for path in folder.glob("step-*.json") if read_json(path, "suite")["suite"] == "step"]
+    for path, suite in (suites | dict.fromkeys(others, "step")).items():
+        if path.exists():
+            result = read_entries(path, BENCH[suite], "suite", "machine", "rows")
+            with reading(path):
                 table_cells(result)
                 measured_on(result)

@@ -8,7 +8,7 @@ it is asked for.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,11 @@ class Value:
 
 @dataclass(frozen=True)
 class Each:
-    """An object with any names, whose entries are all of one kind."""
+    """An object with any names: the kind of its entries, or their kind by name, and those that must be there."""
 
-    of: "Schema"
+    of: "Schema | Callable[[str], Schema]"
     least: int = 0
+    needs: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,12 @@ def checked(value: Any, schema: Schema, path: Path, place: str = "") -> Any:
     least = schema.least if isinstance(schema, Each) else 0
     if not isinstance(value, dict) or len(value) < least:
         raise _wrong(value, f"an object with at least {least}" if least else "an object", path, place)
-    kinds = dict.fromkeys(value, schema.of) if isinstance(schema, Each) else schema
-    inner = {name: checked(item, kinds.get(name), path, _inside(place, name)) for name, item in value.items()}
+    if isinstance(schema, Each):
+        if missing := [name for name in schema.needs if name not in value]:
+            raise InputError(f"{path} has no entry '{_inside(place, missing[0])}'")
+        of = schema.of
+        schema = {name: of(name) if callable(of) else of for name in value} | schema.needs
+    inner = {name: checked(item, schema.get(name), path, _inside(place, name)) for name, item in value.items()}
     return Entries(inner, path, place)
 
 
@@ -114,6 +119,8 @@ def read_entries(path: Path, schema: Schema, *names: str) -> Any:
 def reading(path: Path) -> Iterator[None]:
     """Refuse a file in one line if what is made of it inside this context fails, e.g. as lists differ in length.
 
+    Entries of a wrong type are not told here, but by the file's schema: a TypeError inside is a fault of the code.
+
     >>> with reading(Path("a.json")):
     ...     {"LL": 0.5}["PLL"]
     Traceback (most recent call last):
@@ -121,10 +128,9 @@ def reading(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except InputError as error:
-        named = str(path.parents[1]) in str(error)  # it tells of a file of the same results
-        raise InputError(f"{'' if named else f'{path}: '}{error}") from None
+    except InputError:
+        raise
     except KeyError as error:
-        raise InputError(f"{path} has no entry {error}") from None
-    except (TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        raise InputError(f"{path} cannot be used: {' '.join(str(error).split())}") from None
+        raise InputError(f"{path} has no entry {error}") from error
+    except (IndexError, ValueError) as error:
+        raise InputError(f"{path} cannot be used: {' '.join(str(error).split())}") from error

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from nvdp.experiments.entries import read_entries
 from nvdp.experiments.report_tables import Results
 from nvdp.experiments.results import paper_numbers
+from nvdp.experiments.schemas import BENCH
 from nvdp.models.registry import model_spec
 from nvdp.plots.curves import Curve, figure_hours
-from nvdp.system import read_json
 
 EXPERIMENTS = ("table1", "attentive", "learning", "quarter", "long", "rivals")
 FLAVOUR = "expected_log"  # the paper's formula
@@ -56,7 +57,7 @@ def _title(name: str, inputs: dict[str, Any]) -> str:
 
 def _quality(folder: Path) -> list[dict[str, Any]]:
     path = folder / "bench" / "quality.json"
-    return read_json(path, "rows")["rows"] if path.exists() else []
+    return read_entries(path, BENCH["quality"], "rows")["rows"] if path.exists() else []
 
 
 def drawn_points(results: Results) -> dict[str, Curve]:

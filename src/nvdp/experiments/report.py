@@ -21,7 +21,6 @@ from nvdp.experiments.claims import (
     rivals_table,
     tnp_table,
 )
-from nvdp.experiments.entries import reading
 from nvdp.experiments.hours import drawn_points, hours_in_words, paper_length_in_words
 from nvdp.experiments.report_fewshot import (
     choices_table,
@@ -59,7 +58,6 @@ MARK = "<!-- Written by nvdp report, which replaces this page: do not edit it. -
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 PLACEHOLDER = re.compile(r"\{\{([\w.+-]+)(\??)\}\}")
 Part = Callable[[Results], str]  # of the page; empty without results
-QUALITY = Path("bench", "quality.json")  # what the parts on hours read beside the results of runs
 
 
 def results_page(folder: Path, budget: str = "cpu") -> str:
@@ -224,14 +222,6 @@ def _image(name: str, data: str) -> dict[str, Part]:
     return {f"image.{name}": lambda results: target if (results.folder / data.format(results.budget)).exists() else ""}
 
 
-def _on_hours(part: Part) -> Part:
-    def named(results: Results) -> str:
-        with reading(results.folder / QUALITY):
-            return part(results)
-
-    return named
-
-
 def _from_figure(what: str, key: str) -> Part:
     return lambda results: "" if (data := results.figure(what)) is None else f"{data[key]:,}"
 
@@ -297,7 +287,7 @@ PARTS: dict[str, Part] = {
     **_image("pretrained-active", "pretrained/{}-figure.json"),
     **_image("pretrained-digits", "pretrained/{}-figure.json"),
     **_image("bench-quality", "bench/quality.json"),
-    "image.hours": _on_hours(lambda results: "(figures/hours.png)" if drawn_points(results) else ""),
-    "hours.words": _on_hours(hours_in_words),
-    "hours.paper": _on_hours(paper_length_in_words),
+    "image.hours": lambda results: "(figures/hours.png)" if drawn_points(results) else "",
+    "hours.words": hours_in_words,
+    "hours.paper": paper_length_in_words,
 }

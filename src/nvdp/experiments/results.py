@@ -4,7 +4,7 @@ import json
 from dataclasses import fields
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def panel_to_json(panel: Any) -> dict[str, Any]:
 
 def panel_from_json(kind: type[T], values: dict[str, Any]) -> T:
     """The panel that `panel_to_json` wrote."""
-    return kind(**{name: _to_arrays(value) for name, value in values.items()})
+    return kind(**{field.name: _to_arrays(values[field.name]) for field in fields(cast(Any, kind))})
 
 
 def _to_lists(value: Any) -> Any:

@@ -12,6 +12,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _is_array(value: Any) -> bool:
+    return _is_number(value) or (isinstance(value, list) and all(map(_is_array, value)))
+
+
 def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
@@ -26,6 +34,7 @@ FLAG = Value("true or false", lambda value: isinstance(value, bool))
 MODEL = Value("the name of a model", lambda value: isinstance(value, str) and value in MODELS)
 
 NUMBERS = Items(NUMBER, 1)
+NUMBERS_OR_NULL = Value("a list of numbers", _are_numbers).or_null()
 ACCURACY: dict[str, Schema] = dict.fromkeys(("accuracy", "nll", "ece"), NUMBER)
 ACCURACY |= dict.fromkeys(("interval95", "stderr"), STDERR)
 SCORES: dict[str, Schema] = {**dict.fromkeys(FLAVOURS, NUMBER), "stderr": STDERR}
@@ -93,11 +102,30 @@ ACTIVE = {
     "curves": Each(Each({"sizes": Items(COUNT, 1), "LL": CURVE})),
     "gain": Each(CURVE | {"sizes": Items(COUNT, 1)}),
 }
-PIXELS = {"images": COUNT, "pixels": Each(Each(Each(Each(Each(NUMBER), 1), 1), 1), 1)}
+PICTURE = Value("lists of numbers", _is_array)
+PIXELS = {
+    "images": COUNT,
+    "grids": Items(
+        {"title": TEXT, "columns": Items(TEXT), "rows": Items({"label": TEXT, "cells": Items(PICTURE, 1)}, 1)}, 1
+    ),
+    "pixels": Each(Each(Each(Each(Each(NUMBER), 1), 1), 1), 1),
+}
+FUNCTIONS: dict[str, Schema] = {
+    **dict.fromkeys(("title", "row"), TEXT),
+    **dict.fromkeys(("x", "truth", "x_context", "y_context", "mean"), Items(NUMBER)),
+    "functions": Items(Items(NUMBER)),
+    "std": NUMBERS_OR_NULL,
+}
+RATES = {
+    "kinds": Items({"function": FUNCTIONS, "keep": Items(Items(Items(NUMBER)))}, 1),
+    "shared": {"x": NUMBERS, "curves": Each(Items(NUMBERS)), "theta": Items(Items(Items(NUMBER)))},
+}
 FIGURES: dict[str, Schema] = {
+    "figure2": Items(FUNCTIONS, 1),
     "figure3": ACTIVE,
     "figure4": PIXELS,
-    "pretrained": {"active": ACTIVE, "digits": PIXELS},
+    "figure9": Each(RATES),
+    "pretrained": {"functions": Items(FUNCTIONS, 1), "active": ACTIVE, "digits": PIXELS},
 }
 PIXEL_ROWS = {
     "rows": Items({"task": TEXT, "model": TEXT, "sizes": Items(COUNT), "PSNR": Each(NUMBERS), "stderr": Each(NUMBERS)})
@@ -109,4 +137,56 @@ STEP_ROWS = {
         | dict.fromkeys(("column", "row", "features"), TEXT)
         | {"steps": COUNT, "episodes": COUNT, "seconds": SECONDS}
     )
+}
+
+
+def _bench_entry(name: str) -> Schema:
+    """What an entry of a row of ``nvdp bench`` is, by its name."""
+    if name in ("model", "shape", "axis", "table", "kind", "recipe", "folds"):
+        return TEXT
+    if "quartiles" in name:
+        return Items(NUMBER, 2)
+    if name in ("steps", "recipes", "network_shares"):  # of tables: one for each fold
+        return None
+    if name.endswith("skipped"):
+        return FLAG
+    return NUMBER if name.endswith(("LL", "RMSE")) else NUMBER.or_null()
+
+
+def _bench(suite: str, needs: dict[str, Any]) -> dict[str, Schema]:
+    """The file of a suite, whose rows need some entries for its table and its figure."""
+    return {
+        "suite": Value(f'"{suite}"', lambda value: value == suite),
+        "commit": TEXT.or_null(),
+        "machine": {
+            "processor": TEXT.or_null(),
+            "threads": ONE_OR_MORE,
+            "load_average": NUMBERS_OR_NULL,
+        },
+        "rows": Items(Each(_bench_entry, needs=needs), 1),
+    }
+
+
+BENCH = {
+    "step": _bench(
+        "step", dict.fromkeys(("tasks", "points"), COUNT) | dict.fromkeys(("floor_ms", "ours_over_floor"), NUMBER)
+    ),
+    "adapt": _bench("adapt", {"tasks": COUNT, "context": COUNT, "mean_weights_ms": NUMBER}),
+    "fewshot": _bench("fewshot", {}),
+    "growth": _bench(
+        "growth",
+        dict.fromkeys(("tasks", "points", "width", "layers"), ONE_OR_MORE)
+        | dict.fromkeys(("ours_peak_bytes", "predict_peak_bytes", "autograd_estimated_bytes"), NUMBER)
+        | {"autograd_skipped": FLAG},
+    ),
+    "quality": _bench("quality", {"steps": COUNT, **dict.fromkeys(("budget", "seconds", "LL", "ceiling_LL"), NUMBER)}),
+    "tables": _bench(
+        "tables",
+        {"kind": TEXT, "table": TEXT, "context": COUNT}
+        | {
+            f"{name}_{score}": NUMBER
+            for name in ("ours", "hierarchical", "mixed", "gp", "mean_curve", "last_value")
+            for score in ("LL", "RMSE", "coverage90", "coverage50")
+        },
+    ),
 }

@@ -60,8 +60,8 @@ class FunctionPanel:
             values = getattr(self, name)
             if values is None:
                 continue
-            if values.shape != shape:
-                raise InputError(f"panel '{self.title}': {name} has shape {values.shape}; expected {shape}")
+            if np.shape(values) != shape:
+                raise InputError(f"panel '{self.title}': {name} has shape {np.shape(values)}; expected {shape}")
             if not np.isfinite(values).all():
                 raise InputError(f"panel '{self.title}': {name} holds a value that is not finite")
 
