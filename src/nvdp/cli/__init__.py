@@ -46,7 +46,8 @@ MODULES = (
 
 
 SHOW = warnings.showwarning
-USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, which typer does not export
+# What typer raises for wrong commands, options, arguments and files, which it does not export
+USAGE_ERROR: type[Exception] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
 
 
 def _print_version(wanted: bool) -> bool:
@@ -122,7 +123,8 @@ def _usage_line(error: Any) -> str:
     details = getattr(error.__cause__, "errors", None)  # of pydantic, which does not quote the value
     if details is not None:
         said = said.replace("Invalid value", f"Invalid value {details()[0]['input']!r}", 1)
-    command = "nvdp COMMAND" if error.ctx is None else error.ctx.command_path
+    place = getattr(error, "ctx", None)  # that of a file has none
+    command = "nvdp COMMAND" if place is None else place.command_path
     return f"nvdp: {said[:1].lower()}{said[1:].rstrip('.')} (see {command} --help)"
 
 
