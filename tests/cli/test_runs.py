@@ -175,8 +175,11 @@ def test_a_run_whose_extractor_was_changed_or_is_missing_is_not_damaged(tmp_path
     assert state(run) == ("finished", 40)
     (extractor / "features" / "classes.json").write_text(json.dumps(described | {"origin": "second"}))
     assert state(run) == ("extractor changed", 40)
-    assert f"on-features: its extractor {extractor} was changed; put the earlier" in nvdp("runs", run.parent).stdout
+    assert f"on-features: its extractor {extractor} was changed: it had features" in nvdp("runs", run.parent).stdout
     (extractor / "features" / "classes.json").write_text("{")
+    assert state(run) == ("extractor damaged", 40)
+    assert f"{extractor / 'features' / 'classes.json'} is damaged" in nvdp("info", run).stdout
+    (extractor / "features" / "classes.json").write_text(json.dumps(described | {"task": "other", "origin": "third"}))
     assert state(run) == ("extractor changed", 40)
     shutil.rmtree(extractor / "features")
     assert f"its extractor {extractor} holds no features" in nvdp("info", run).stdout
@@ -185,6 +188,8 @@ def test_a_run_whose_extractor_was_changed_or_is_missing_is_not_damaged(tmp_path
     assert f"its extractor {extractor} is missing" in nvdp("runs", run.parent).stdout
     cut(run / "model.safetensors")
     assert state(run) == ("damaged", 0)
+    (run / "features.json").write_text('["first", "second"]')
+    assert "features.json tells of 2 extractors, config.json of 1" in nvdp("info", run).stdout
 
 
 def test_a_folder_without_runs_is_said_and_a_missing_one_refused(tmp_path):

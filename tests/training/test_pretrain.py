@@ -215,7 +215,7 @@ def test_a_run_on_features_refuses_another_extractor_in_the_place_of_its_own(fol
     load_any_run(tmp_path / "run")  # its weights are its own
     pretrain(config(folder, seed=1), tmp_path / "extractor", **QUIET)
     for use in (lambda run: load_any_run(run), lambda run: start_run(run, on_features, resume=True)):
-        with pytest.raises(InputError, match=r"was trained on features .* put the earlier extractor back"):
+        with pytest.raises(InputError, match=r"was changed: it had features .* put the earlier one back"):
             use(tmp_path / "run")
     path = tmp_path / "run" / "features.json"
     for text, said in (("[1", "is damaged"), ("[1]", "is damaged"), ("[]", "tells of 0 extractors, config.json of 1")):

@@ -18,7 +18,6 @@ from nvdp.cli.options import TRAINING, AsJson, Run
 from nvdp.errors import InputError
 
 FINISHED, RUNNING, STOPPED, NOT_BEGUN, DAMAGED = "finished", "running", "stopped", "not begun", "damaged"
-CHANGED, MISSING = "extractor changed", "extractor missing"  # of runs on features, which cannot be used then
 GRADIENT, INTEGRATED = ("maml", "meta-sgd", "meta-dropout"), ("nvdp-attentive", "nvdp-conv")
 READ_BY = {  # settings, or whole parts, that only some models read; `info` leaves out what a model does not read
     "rates": ("nvdp", *INTEGRATED),
@@ -93,11 +92,14 @@ def runs(
     """List the runs below a folder: model, task, steps, state and the last logged log-likelihood.
 
     A run is finished, running, stopped (--resume continues it), not begun (no step was saved) or damaged. For the
-    reason, ask nvdp info RUN. Of a run on features, the extractor may be changed or missing; its path is told below the
-    table.
+    reason, ask nvdp info RUN. Of a run on features, the extractor may be changed, damaged or missing; its path is told
+    below the table.
 
     Example: nvdp runs runs/
     """
+    from nvdp.training.run_folder import EXTRACTOR_CHANGED, EXTRACTOR_DAMAGED, EXTRACTOR_MISSING
+
+    lost = (EXTRACTOR_CHANGED, EXTRACTOR_DAMAGED, EXTRACTOR_MISSING)
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; expected one with runs below it")
     found = [read_run(path, str(path.relative_to(folder))) for path in _run_folders(folder)]
@@ -109,12 +111,12 @@ def runs(
         return
     table = Table("run", "model", "task", Column("steps", justify="right"), "state", Column("LL", justify="right"))
     for run in found:
-        state = f"[red]{run.state}" if run.state in (DAMAGED, CHANGED, MISSING) else run.state
+        state = f"[red]{run.state}" if run.state in (DAMAGED, *lost) else run.state
         logged = "" if run.LL is None else f"{run.LL:.3f}"
         table.add_row(escape(run.name), run.model, run.task, _steps_text(run), state, logged)
     Console(emoji=False).print(table)
     for run in found:
-        if run.state in (CHANGED, MISSING):
+        if run.state in lost:
             typer.echo(f"{run.name}: {run.problem}")
 
 
@@ -264,11 +266,11 @@ def _progress(folder: Path, weights: str, config: Any, digest: str) -> tuple[str
     """State, saved steps, and what is wrong."""
     from nvdp.cards import FIT
     from nvdp.training.checkpoint import load_newest_checkpoint, load_tensors
-    from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS, load_any_run
+    from nvdp.training.run_folder import CHECKPOINTS, CONFIG, WEIGHTS, feature_problems, load_any_run
 
     planned = config.steps
     try:
-        lost = _lost_extractor(folder, config) if weights == WEIGHTS else None
+        lost = next(feature_problems(folder, config), None) if weights == WEIGHTS else None
         if (folder / weights).exists():
             if lost is not None:
                 return lost[0], load_tensors(folder / weights)[1].get("step", 0), lost[1]
@@ -289,25 +291,6 @@ def _progress(folder: Path, weights: str, config: Any, digest: str) -> tuple[str
         return lost[0], steps, lost[1]
     state = RUNNING if running else STOPPED if steps else NOT_BEGUN
     return state, steps, "; ".join(passed_over) or None
-
-
-def _lost_extractor(folder: Path, config: Any) -> tuple[str, str] | None:
-    """State and reason of a run whose features are no longer those that it began with; None of all others."""
-    from nvdp.data.features import described_features, extractor_folders, has_features
-    from nvdp.training.run_folder import feature_origins
-
-    if config.episodes is None or config.episodes.features is None:
-        return None
-    for place, origin in zip(extractor_folders(config.episodes.features), feature_origins(folder), strict=False):
-        if not has_features(place):
-            return MISSING, f"its extractor {place} " + ("holds no features" if place.is_dir() else "is missing")
-        try:
-            now = described_features(place, config.task)["origin"]
-        except InputError as error:
-            return CHANGED, f"its extractor {place} was changed: {error}"
-        if now != origin:
-            return CHANGED, f"its extractor {place} was changed; put the earlier one back there, or train again"
-    return None
 
 
 def _is_locked(path: Path) -> bool:

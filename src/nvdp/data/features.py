@@ -109,18 +109,23 @@ def has_features(folder: Path) -> bool:
 
 def described_features(folder: Path, task: str) -> dict[str, Any]:
     """What an extractor's folder says about its features: their number, their classes and their origin."""
+    described = any_features(folder, task)
+    if described["task"] != task:
+        raise InputError(f"{folder} holds features of {described['task']}; the task is {task}")
+    return described
+
+
+def any_features(folder: Path, task: str) -> dict[str, Any]:
+    """The same, whatever task the features were made for."""
     path = folder / FOLDER / CLASSES
     try:
         described = json.loads(path.read_text())
-        made_for, *_ = (described[name] for name in ("task", "features", "origin", "splits"))
+        return {name: described[name] for name in ("task", "features", "origin", "splits")} | described
     except FileNotFoundError:
         command = f"nvdp pretrain {task} --resume --out {folder}"
         raise InputError(f"{folder} holds no features; make them with `{command}`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is damaged ({error}); `nvdp pretrain … --resume` writes it again") from None
-    if made_for != task:
-        raise InputError(f"{folder} holds features of {made_for}; the task is {task}")
-    return described
 
 
 def features_problem(folder: Path, task: str, origin: str) -> str | None:

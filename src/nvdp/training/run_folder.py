@@ -13,7 +13,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from nvdp.data.features import described_features, extractor_folders, has_features
+from nvdp.data.features import any_features, described_features, extractor_folders, has_features
 from nvdp.errors import InputError
 from nvdp.models.base import RegressionModel
 from nvdp.models.registry import AnyConfig, AnyModel, build_model
@@ -23,6 +23,7 @@ from nvdp.training.config import RunConfig, TrainingConfig
 
 MOST_LAYERS, MOST_SIZE = 1_000, 2**20  # of a model that is loaded: what is repeated, what is wide
 CONFIG, WEIGHTS, LOG, CHECKPOINTS = "config.json", "model.safetensors", "log.csv", "checkpoint"
+EXTRACTOR_CHANGED, EXTRACTOR_DAMAGED, EXTRACTOR_MISSING = "extractor changed", "extractor damaged", "extractor missing"
 FEATURES = "features.json"  # what identified the features of every extractor when the run began
 
 
@@ -91,6 +92,21 @@ def feature_origins(folder: Path) -> list[str]:
 
 def check_features(folder: Path, config: RunConfig) -> None:
     """Refuse a run whose features have been replaced; absent ones are reported by the command that needs them."""
+    for state, reason in feature_problems(folder, config):
+        if state != EXTRACTOR_MISSING:
+            raise InputError(f"{folder} cannot be used: {reason}")
+
+
+def feature_problems(folder: Path, config: RunConfig) -> Iterator[tuple[str, str]]:
+    """State and reason for every extractor whose features are not those that a run on features began with.
+
+    Args:
+        folder: Of the run.
+        config: Its configuration.
+
+    Returns:
+        Pairs of `EXTRACTOR_CHANGED`, `EXTRACTOR_DAMAGED` or `EXTRACTOR_MISSING` and a reason; none for other runs.
+    """
     if config.episodes is None or config.episodes.features is None:
         return
     places, origins = extractor_folders(config.episodes.features), feature_origins(folder)
@@ -99,11 +115,18 @@ def check_features(folder: Path, config: RunConfig) -> None:
             f"{folder / FEATURES} tells of {len(origins)} extractors, {CONFIG} of {len(places)}; train it again"
         )
     for place, origin in zip(places, origins, strict=True):
-        if has_features(place) and (now := described_features(place, config.task)["origin"]) != origin:
-            raise InputError(
-                f"{folder} was trained on features {origin[:8]} of {place}, which holds {now[:8]} now; "
-                "put the earlier extractor back there, or train again"
-            )
+        if not has_features(place):
+            what = "holds no features" if place.is_dir() else "is missing"
+            yield EXTRACTOR_MISSING, f"its extractor {place} {what}"
+            continue
+        try:
+            now = any_features(place, config.task)["origin"]
+        except InputError as error:
+            yield EXTRACTOR_DAMAGED, str(error)
+            continue
+        if now != origin:
+            told = f"its extractor {place} was changed: it had features {origin[:8]}, which are {str(now)[:8]} now"
+            yield EXTRACTOR_CHANGED, f"{told}; put the earlier one back there, or train again"
 
 
 def _check_checkpoints(folder: Path, config: TrainingConfig) -> None:
