@@ -139,7 +139,7 @@ def read_json(path: Path, *entries: str) -> Any:
     """What a JSON file holds, refused in one line if it cannot be read or is no object with these entries."""
     try:
         value = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read as JSON: {error}") from None
     if entries and not isinstance(value, dict):
         raise InputError(f"{path} holds a {type(value).__name__}; expected a JSON object")
@@ -260,7 +260,7 @@ def denormals_as_zero() -> Iterator[None]:
     """Take denormal numbers, smaller than 1.2e-38 in magnitude, as zero while the block runs.
 
     The moving averages of a unit whose gradient has become zero shrink until they are denormal, and products with such
-    numbers are slow. It holds for the calling thread alone: where PyTorch has several, the others work as before.
+    numbers are slow. It holds for the calling thread: where PyTorch has more of them already, these work as before.
 
     >>> smallest = torch.tensor([1e-40])
     >>> with denormals_as_zero():
@@ -269,7 +269,8 @@ def denormals_as_zero() -> Iterator[None]:
     >>> (smallest * 1).item() > 0
     True
     """
-    before = (torch.tensor([1e-40]) * 1).item() == 0  # PyTorch can set it, but not tell
+    smallest = torch.tensor([1e-40], dtype=torch.float32, device="cpu")
+    before = (smallest * 1).item() == 0  # PyTorch can set it, but not tell
     torch.set_flush_denormal(True)
     try:
         yield

@@ -1,3 +1,5 @@
+import copy
+
 import torch
 from torch import nn
 
@@ -68,3 +70,14 @@ def test_weight_decay_shrinks_matrices_alone():
     Muon([matrix, vector], lr=0.1, weight_decay=0.5).step()
     torch.testing.assert_close(matrix.data, 0.95 * torch.eye(8))
     assert torch.equal(vector.data, torch.ones(4))
+
+
+def test_a_copy_moves_as_its_original_does(generator):
+    weight = nn.Parameter(torch.randn(100, 100, generator=generator))
+    weight.grad = torch.randn(100, 100, generator=generator)
+    optimizer = Muon([weight], lr=0.1, largest=100)
+    other = copy.deepcopy(optimizer)
+    other.param_groups[0]["params"][0].grad = weight.grad.clone()
+    optimizer.step()
+    other.step()
+    assert torch.equal(weight, other.param_groups[0]["params"][0])

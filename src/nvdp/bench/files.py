@@ -31,7 +31,8 @@ def only_writer(path: Path) -> Iterator[None]:
     Traceback (most recent call last):
     nvdp.errors.InputError: rows.json is in use by another nvdp bench; wait until it ends, or choose another file
     """
-    beside = path.with_name(f".{path.name}.lock")
+    real = path.resolve()  # two names of one file share a lock
+    beside = real.with_name(f".{real.name}.lock")
     with beside.open("w") as file:
         if not _is_locked(file, beside):
             raise InputError(f"{path} is in use by another nvdp bench; wait until it ends, or choose another file")
@@ -63,12 +64,14 @@ def earlier_rows(path: Path) -> list[dict[str, Any]]:
     """
     try:
         result = json.loads(path.read_text())
-    except ValueError:
+    except (ValueError, RecursionError):
         result = None
     rows = result.get("rows") if isinstance(result, dict) and result.get("suite") == "quality" else None
     if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= ROW for row in rows):
         raise InputError(f"{path} is no file of nvdp bench --suite quality, or a damaged one; --resume needs one")
-    measured, here = (on.get("processor") for on in (result["machine"], machine(False)))
+    if not isinstance(on := result.get("machine"), dict):
+        raise InputError(f"{path} does not say on which machine it was measured; choose another file")
+    measured, here = on.get("processor"), machine(False)["processor"]
     if measured != here:
         raise InputError(f"{path} was measured on '{measured}', this is '{here}'; choose another file")
     return rows

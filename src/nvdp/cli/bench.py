@@ -11,7 +11,7 @@ from rich.console import Console
 
 from nvdp.cli import app
 from nvdp.cli.options import PAPER, Force
-from nvdp.errors import InputError
+from nvdp.errors import InputError, unknown_name
 
 
 @app.command(rich_help_panel=PAPER)
@@ -56,6 +56,7 @@ def bench(
     from nvdp.bench.adapt import missing_peers
     from nvdp.bench.draw import draw
     from nvdp.bench.files import earlier_rows, only_writer
+    from nvdp.bench.suites import SUITES
     from nvdp.bench.terminal import table
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, write_text
@@ -66,6 +67,9 @@ def bench(
         raise InputError(f"--seconds is {seconds}; expected a finite number")
     if resume and (suite != "quality" or json_file is None):
         raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
+    if suite not in SUITES:
+        raise unknown_name("suite", suite, SUITES)
+    json_file = json_file and json_file.resolve()  # a link stays a link
     check_outputs([json_file] if json_file else [], force=True)  # a folder is refused before it is locked
     check_outputs(figure_paths(plot) if plot else [], force=force)
     if json_file is not None:

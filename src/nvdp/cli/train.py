@@ -269,11 +269,13 @@ def _check_way(config: "RunConfig") -> None:
     classes = {split: source.split(split).classes for split in SPLITS}
     if way > classes["train"]:
         have = f"the train split of {config.task} has {classes['train']} classes"
-        raise InputError(f"{have}; {way}-way needs {way}: choose a smaller --way")
+        advice = "choose a smaller --way" if classes["train"] > 1 else "give more classes"
+        raise InputError(f"{have}; {way}-way needs {way}: {advice}")
     few = [f"the {split} split has {count} classes" for split, count in classes.items() if way > count]
     if few:
         most = min(classes.values())
-        typer.echo(f"note: {', '.join(few)}; score this {way}-way run by nvdp eval --way {most} or fewer", err=True)
+        advice = f"score this {way}-way run by nvdp eval --way {most} or fewer" if most > 1 else "nvdp eval needs 2"
+        typer.echo(f"note: {', '.join(few)}; {advice}", err=True)
 
 
 def _check_extractor(task: str, features: str | None, start: Path | None) -> None:

@@ -40,7 +40,7 @@ def read_result(path: Path, schema: Schema = RESULT) -> Result:
     try:
         result = json.loads(path.read_text())
         missing = {"name", "config", "steps", "seconds", "evaluation"} - set(result)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is no result of `nvdp reproduce`: {error}") from None
     if missing:
         raise InputError(f"{path} is no result of `nvdp reproduce`: it has no entry '{min(missing)}'")

@@ -51,8 +51,8 @@ class Muon(Optimizer):
         weight_decay: float = 0.0,
         largest: int = LARGEST,
     ) -> None:
-        self.largest = largest
-        super().__init__(params, {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": weight_decay})
+        defaults = {"lr": lr, "momentum": momentum, "betas": betas, "weight_decay": weight_decay, "largest": largest}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -60,20 +60,17 @@ class Muon(Optimizer):
         for group in self.param_groups:
             given = [parameter for parameter in group["params"] if parameter.grad is not None]
             by_shape: dict[torch.Size, list[nn.Parameter]] = {}
-            for parameter in filter(self._takes, given):
-                by_shape.setdefault(_stack(parameter).shape[1:], []).append(parameter)
+            rest = []
+            for parameter in given:
+                if _takes(parameter, group["largest"]):
+                    by_shape.setdefault(_stack(parameter).shape[1:], []).append(parameter)
+                else:
+                    rest.append(parameter)
             for matrices in by_shape.values():
                 for matrix in matrices if group["weight_decay"] else ():
                     matrix.mul_(1 - group["lr"] * group["weight_decay"])
                 self._orthogonal(matrices, group["lr"], group["momentum"])
-            self._adam([p for p in given if not self._takes(p)], group["lr"], group["betas"])
-
-    def _takes(self, parameter: Tensor) -> bool:
-        """Whether a parameter takes Muon's steps."""
-        if parameter.dim() not in (2, 3, 4):
-            return False
-        sides = parameter.shape[1:] if parameter.dim() == 3 else parameter.shape[:2]  # without a kernel's size
-        return min(sides) >= SMALLEST and min(_stack(parameter).shape[1:]) <= self.largest
+            self._adam(rest, group["lr"], group["betas"])
 
     def _orthogonal(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
@@ -112,6 +109,14 @@ class Muon(Optimizer):
                 eps=1e-8,
                 maximize=False,
             )
+
+
+def _takes(parameter: Tensor, largest: int) -> bool:
+    """Whether a parameter takes Muon's steps."""
+    if parameter.dim() not in (2, 3, 4):
+        return False
+    sides = parameter.shape[1:] if parameter.dim() == 3 else parameter.shape[:2]  # without a kernel's size
+    return min(sides) >= SMALLEST and min(_stack(parameter).shape[1:]) <= largest
 
 
 def _stack(parameter: Tensor) -> Float[Tensor, "matrix row column"]:
