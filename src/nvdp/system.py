@@ -240,7 +240,8 @@ def locked(file: IO[Any]) -> bool:
 
     Windows has no such locks: there it is always True.
 
-    >>> with open("rows.lock", "w") as file, open("rows.lock", "w") as other:
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file, open(file.name) as other:
     ...     locked(file), locked(other)
     (True, False)
     """
