@@ -166,7 +166,7 @@ def test_features_of_two_extractors_are_trained_on_and_their_views_may_change(pl
     before = (tmp_path / "e2" / "features" / "test.npy").read_bytes()
     ok("pretrain", TASK, "--out", "e2", "--resume", "--views", "image", "--quiet")
     assert (tmp_path / "e2" / "features" / "test.npy").read_bytes() != before
-    assert "put the earlier extractor back there, or train again" in refusal("eval", "both", "--tasks", "8")
+    assert "put the earlier one back there, or train again" in refusal("eval", "both", "--tasks", "8")
     (tmp_path / "a,b").mkdir()
     (tmp_path / "e1").rename(tmp_path / "a,b" / "e1")
     monkeypatch.chdir(tmp_path / "a,b")

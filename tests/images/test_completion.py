@@ -184,7 +184,8 @@ def test_the_plans_are_the_papers_and_share_their_runs(tmp_path):
     papers, beyond = ("np", "np+vp", "np+cnp", "np+cnp+vp", "nvdp", "cnp"), ("nvdp-conv", "nvdp-attentive")
     both = {f"{model}-{task}" for model in (*papers, *beyond) for task in ("mnist", "celeba")}
     mixtures = {f"{model}-mixture-{task}" for model in ("nvdp-conv", "convcnp") for task in ("mnist", "celeba")}
-    mixtures |= {"nvdp-mixture-mnist", "cnp-mixture-mnist", "nvdp-conv-mixture-long-celeba"}
+    mixtures |= {"nvdp-mixture-mnist", "cnp-mixture-mnist"}
+    mixtures |= {f"nvdp-conv-mixture-long-{task}" for task in ("mnist", "celeba")}
     assert {run.name for run in table} == {*both, *mixtures, "nvdp-conv-long-mnist"}
     for task, different in (("mnist", 4), ("celeba", 3)):
         ours = [run for run in table if run.config.task == task and run.name not in mixtures]

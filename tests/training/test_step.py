@@ -113,8 +113,9 @@ def test_presets_of_a_cpu_give_models_of_one_representation_fourier_features():
         assert (shipped.model.inputs.fourier, shipped.model.encoder.aggregation, shipped.optimizer) == (
             8,
             "bayesian",
-            "nadam",
+            "muon",
         )
+        assert (shipped.muon_rows, shipped.learning_rate) == (128, 1.2e-2 if name == "nvdp" else 6e-3)
         assert paper_architecture(shipped).model == printed.model
         assert (printed.model, printed.optimizer) == (ModelConfig(name), "adam")
         digits = preset_config("mnist", name, "cpu")

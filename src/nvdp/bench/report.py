@@ -45,7 +45,8 @@ memory is estimated (≈). The ratio of memory is the quotient of its two column
 row is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log*
 is the paper's formula; ±, where it was measured, is one standard error of LL over tasks, which are the same for all
 rows. *Attainable* is the exact GP that infers the kernel from the context, as the models must. *LL before* is that of
-an earlier version's preset, in a file of its own; rows without one have not changed or were not measured then.""",
+the preset of an earlier version (`results/bench/quality-before.json`: plain models by NAdam, now by Muon); rows without
+one have not changed or were not measured then.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per

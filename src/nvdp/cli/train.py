@@ -44,7 +44,10 @@ def train(
     seed: Annotated[int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, bit for bit.")] = False,
     optimizer: Annotated[
-        str | None, typer.Option(rich_help_panel=OBJECTIVE, help="adam, nadam or muon. (default: the preset's)")
+        str | None,
+        typer.Option(
+            rich_help_panel=OBJECTIVE, help="adam, nadam or muon; give its --learning-rate too. (default: the preset's)"
+        ),
     ] = None,
     learning_rate: Annotated[
         float | None, typer.Option(rich_help_panel=OBJECTIVE, help="The optimiser's step size.")
