@@ -1,8 +1,27 @@
-"""Pictures of classes that an extractor can learn to tell apart."""
+"""A short run, and pictures of classes that an extractor can learn to tell apart."""
 
 import numpy as np
 import pytest
 from PIL import Image
+
+from nvdp.objectives import KLScale
+from nvdp.training.config import RunConfig
+
+
+@pytest.fixture
+def config(small_config):
+    """60 steps whose log rows and checkpoints never fall together until the last."""
+    return RunConfig(
+        model=small_config("nvdp", {"decoder.width": 16}),
+        kl=KLScale("elbo", 0.1),
+        steps=60,
+        tasks_per_step=4,
+        learning_rate=1e-2,
+        warmup_steps=5,
+        gradient_clip=1.0,
+        log_every=7,
+        checkpoint_every=20,
+    )
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
 from nvdp.evaluation.metrics import evaluate
 from nvdp.models.registry import build_model
-from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
@@ -52,22 +51,6 @@ def replace(self, target):
 GPTasks.training_batch, Path.replace = training_batch, replace
 train(RunConfig.load(Path(sys.argv[3])), folder, machine=Machine(device="cpu", threads=1))
 """
-
-
-@pytest.fixture
-def config(small_config):
-    """60 steps whose log rows and checkpoints never fall together until the last."""
-    return RunConfig(
-        model=small_config("nvdp", {"decoder.width": 16}),
-        kl=KLScale("elbo", 0.1),
-        steps=60,
-        tasks_per_step=4,
-        learning_rate=1e-2,
-        warmup_steps=5,
-        gradient_clip=1.0,
-        log_every=7,
-        checkpoint_every=20,
-    )
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from nvdp.errors import InputError
-from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import Machine, Trainer, learning_rate_at, train
@@ -18,18 +17,9 @@ from nvdp.training.run_folder import load_run
 
 
 @pytest.fixture
-def short(small_config):
+def short(config):
     """Six steps, of which every second has a row in the log."""
-    return RunConfig(
-        model=small_config("nvdp", {"decoder.width": 16}),
-        kl=KLScale("elbo", 0.1),
-        steps=6,
-        tasks_per_step=4,
-        learning_rate=1e-2,
-        warmup_steps=5,
-        gradient_clip=1.0,
-        log_every=2,
-    )
+    return replace(config, steps=6, log_every=2)
 
 
 def logged(config, folder):

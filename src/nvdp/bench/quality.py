@@ -162,12 +162,13 @@ def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, A
     False
     """
     known = {(row["model"], row["recipe"], row["budget"]): row for row in earlier}
-    joined = []
-    for row in rows:
-        before = known.get((row["model"], row["recipe"], row["budget"]))
-        changed = before is not None and (before["LL"], before["steps"]) != (row["LL"], row["steps"])
-        joined.append(row | {"before_LL": before["LL"]} if before is not None and changed else row)
-    return joined
+
+    def beside(row: dict[str, Any]) -> dict[str, Any]:
+        before = known.get((row["model"], row["recipe"], row["budget"]), row)
+        same = (before["LL"], before["steps"]) == (row["LL"], row["steps"])
+        return row if same else row | {"before_LL": before["LL"]}
+
+    return [beside(row) for row in rows]
 
 
 def not_run(rows: Sequence[dict[str, Any]]) -> str:
