@@ -2,9 +2,12 @@
 
 import fcntl
 import json
+import multiprocessing
 import subprocess
 import sys
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from command_line import nvdp as command
@@ -14,19 +17,20 @@ from nvdp.bench import SUITES, quality, suite_result
 from nvdp.bench.draw import draw
 from nvdp.bench.files import only_writer
 from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
+from nvdp.bench.report import other_machines
 from nvdp.errors import InputError
 
 
 def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contract):
-    recipes, saved, said = (("cnp", "quick"), ("nvdp", "paper")), [], []
-    first = quality_rows([0.3], 4, recipes[:1])
+    recipes, saved, said = (("nvdp", "paper"), ("cnp", "quick")), [], []
+    first = quality_rows([0.3], 4, recipes[1:])
     rows = quality_rows([0.6, 0.3], 4, recipes, first, lambda rows: saved.append(len(rows)), said.append)
     assert [(row["model"], row["recipe"]) for row in rows] == list(recipes) * 2
-    assert rows[0] is first[0]
+    assert rows[1] is first[0]
     assert saved == [2, 3, 4]
     assert said == [
         f"{row['model']}, {row['recipe']}, {row['budget']:g} s: LL {row['LL']:.3f} ({count} of 4)"
-        for count, row in enumerate(rows[1:], 2)
+        for count, row in enumerate((row for row in rows if row is not first[0]), 2)
     ]
     for row in rows:
         assert set(row) >= contract | {"LL", "seconds", "steps"}
@@ -39,6 +43,32 @@ def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contra
     ):
         quality_rows([0.3], 8, recipes, done=first)
     assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_chosen_models_train_side_by_side(tmp_path, jobs):
+    file = tmp_path / "q.json"
+    options = ("--seconds", 1, "--model", "cnp", "--model", "np", "--jobs", jobs, "--json", file)
+    assert command("bench", "--suite", "quality", "--quick", *options).returncode == 0
+    rows = json.loads(file.read_text())["rows"]
+    assert [(row["model"], row["jobs"]) for row in rows] == [("np", jobs), ("cnp", jobs)]
+    assert all(row["seconds"] >= 1 and row["commit"] for row in rows)
+
+
+def test_options_of_the_suite_are_checked():
+    said = refusal("bench", "--suite", "quality", "--quick", "--model", "cnpp")
+    assert said.startswith("nvdp: unknown model of the suite quality 'cnpp'")
+    assert "--jobs and --model are for --suite quality, not step" in refusal("bench", "--jobs", 2)
+
+
+def test_a_killed_process_is_one_line_and_the_others_end(monkeypatch):
+    def killed(*_):
+        raise BrokenProcessPool
+
+    monkeypatch.setattr(quality, "as_completed", killed)
+    with pytest.raises(InputError, match="a process that trained was killed"):
+        quality_rows([60.0], 4, RECIPES[-2:], jobs=2)
+    assert multiprocessing.active_children() == []
 
 
 def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):
@@ -137,5 +167,7 @@ def test_the_page_names_trainings_that_were_not_run(committed, section):
         row for row in rows if row["budget"] < 300 or (row["budget"] == 300 and row["model"] not in ("anp", "nvdp"))
     ]
     assert quality.not_run(gaps) == "Not run: 300 s of anp, nvdp, nvdp (paper); 1,200 s of all models."
-    said = quality.not_run(committed("quality")["rows"])
+    others = other_machines(Path(__file__).parents[2] / "results" / "bench", "quality")
+    results = [committed("quality"), *(json.loads(path.read_text()) for path in others)]
+    said = quality.not_run([row for result in results for row in result["rows"]])
     assert not said or said in section("## Log-likelihood against seconds of training")

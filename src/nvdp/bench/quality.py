@@ -3,12 +3,19 @@
 Every row is a training of its own, whose schedule ends with its seconds. So a suite can stop and go on row by row.
 """
 
+import multiprocessing
+import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
 
+import torch
+
+import nvdp
 from nvdp.data.gp import GPTaskBatch
 from nvdp.data.registry import task_source
 from nvdp.data.source import validation_tasks
@@ -18,6 +25,7 @@ from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
+from nvdp.system import keep_freed_memory, source_commit, use_threads
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import trainer_in_memory
 from nvdp.training.presets import preset_config
@@ -46,6 +54,7 @@ NOTES = {
     "seconds": "processor time of training alone, data generation included; scoring is not counted",
     "LL": f"mean parameters, validation tasks, the same for all; E log is the paper's formula, {SAMPLES} samples",
     "LL_stderr": "over tasks",
+    "jobs": "trainings side by side; with several, processor time has what they cost each other",
     "ceiling_LL": "exact GP that knows each task's kernel, σ ≥ 0.1",
     "attainable_LL": "exact GP that must infer the kernel from the context, as the models must, σ ≥ 0.1",
 }
@@ -85,6 +94,7 @@ class Recipe:
             "samples": SAMPLES,
             "seconds": self.spent,
             "steps": self.trainer.step,
+            "commit": source_commit() or nvdp.__version__,
             "ours_ms": 1e3 * self.spent / self.trainer.step,
             "autograd_ms": None,
             "floor_ms": None,
@@ -102,6 +112,7 @@ def quality_rows(
     done: Sequence[dict[str, Any]] = (),
     save: Callable[[list[dict[str, Any]]], None] | None = None,
     say: Callable[[str], None] | None = None,
+    jobs: int = 1,
 ) -> list[dict[str, Any]]:
     """Train each recipe for each number of seconds, the shortest first, and score it.
 
@@ -112,12 +123,13 @@ def quality_rows(
         done: Rows that were measured before; they are kept.
         save: Called with all rows after each new one.
         say: Called with a line about each new row.
+        jobs: Trainings at the same time, each in a process of its own if there are several.
 
     Returns:
         A row for each training, by seconds and recipe.
 
     Raises:
-        InputError: If an earlier row was scored on other numbers of tasks or samples.
+        InputError: If an earlier row was scored on other numbers of tasks or samples, or a process was killed.
     """
     for row in done:
         if (scored := (row.get("tasks"), row.get("samples"))) != (validation, SAMPLES):
@@ -126,23 +138,71 @@ def quality_rows(
             raise InputError(f"{said}: choose another file")
     rows = list(done)
     wanted = [(model, preset, budget) for budget in sorted(seconds) for model, preset in recipes_of]
-    known = {(row["model"], row["recipe"], row["budget"]) for row in rows}
-    for model, preset, budget in wanted:
-        if (model, preset, budget) in known:
-            continue
-        recipe = started(model, preset, budget)
-        recipe.train_until(budget)
-        new = recipe.row(validation)
+    known = {_key(row) for row in rows}
+    for new in _trained_rows([one for one in wanted if one not in known], validation, jobs):
         rows.append(new)
-        known.add((model, preset, budget))
-        order = [(row["model"], row["recipe"]) for row in rows]
-        rows.sort(key=lambda row: (row["budget"], order.index((row["model"], row["recipe"]))))
+        known.add(_key(new))
+        rows.sort(key=_place)
         if save is not None:
             save(rows)
         if say is not None:
             count = len(known.intersection(wanted))
-            say(f"{model}, {preset}, {budget:g} s: LL {new['LL']:.3f} ({count} of {len(wanted)})")
+            say(f"{new['model']}, {new['recipe']}, {new['budget']:g} s: LL {new['LL']:.3f} ({count} of {len(wanted)})")
     return rows
+
+
+def trained_row(model: str, preset: str, budget: float, validation: int = VALIDATION_TASKS) -> dict[str, Any]:
+    """Train one recipe for some processor seconds and score it."""
+    recipe = started(model, preset, budget)
+    recipe.train_until(budget)
+    return recipe.row(validation)
+
+
+def _key(row: dict[str, Any]) -> tuple[str, str, float]:
+    return row["model"], row["recipe"], row["budget"]
+
+
+def _place(row: dict[str, Any]) -> tuple[float, int]:
+    """By seconds, then in the order of the recipes; those of other versions are last."""
+    recipe = (row["model"], row["recipe"])
+    return row["budget"], RECIPES.index(recipe) if recipe in RECIPES else len(RECIPES)
+
+
+def _trained_rows(wanted: Sequence[tuple[str, str, float]], validation: int, jobs: int) -> Iterator[dict[str, Any]]:
+    """The rows of what is wanted, as they are done."""
+    if jobs == 1:
+        yield from (trained_row(*one, validation) | {"jobs": 1} for one in wanted)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, _prepare_process, (torch.get_num_threads(),)) as pool:
+        try:
+            for done in as_completed([pool.submit(trained_row, *one, validation) for one in wanted]):
+                yield done.result() | {"jobs": jobs}
+        except BaseException as error:  # Ctrl-C too
+            for process in multiprocessing.active_children():
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                said = "a process that trained was killed, perhaps for lack of memory; fewer --jobs need less"
+                raise InputError(said) from None
+            raise
+
+
+def _prepare_process(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its processes
+    keep_freed_memory()
+    use_threads(threads)
+
+
+def all_machines(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of one machine and, of trainings that it did not run, those of other machines; by seconds and recipe.
+
+    >>> here = {"model": "cnp", "recipe": "quick", "budget": 30.0, "LL": 0.4}
+    >>> there = here | {"budget": 1_200.0, "LL": 0.9}
+    >>> [row["LL"] for row in all_machines([here], [there, here | {"LL": 0.5}])]
+    [0.4, 0.9]
+    """
+    by_key = {_key(row): row for row in [*reversed(others), *rows]}
+    return sorted(by_key.values(), key=_place)
 
 
 def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from nvdp.bench import quality, tables
 from nvdp.bench.draw import draw
 from nvdp.bench.suites import BFLOAT16, SUITES, Row, measured_on, table_cells
+from nvdp.experiments.schemas import EARLIER_QUALITY
 from nvdp.system import read_json
 
 INTRODUCTION = """# Speed
@@ -58,8 +59,8 @@ one processor core.""",
 def speed_page(folder: Path, figures: Path) -> str | None:
     """The page as Markdown, its figures drawn. The suite real is on a page of its own.
 
-    Files step-NAME.json of the suite step, from other machines, have their tables under that of step.json. The file
-    quality-before.json has rows of the suite quality by an earlier version.
+    Files SUITE-NAME.json of the suites step and quality, from other machines, have their tables under that of
+    SUITE.json. The file quality-before.json has rows of the suite quality by an earlier version.
 
     Args:
         folder: With the files of ``nvdp bench``.
@@ -71,16 +72,30 @@ def speed_page(folder: Path, figures: Path) -> str | None:
     sections = []
     for name in TEXTS:
         if (path := folder / f"{name}.json").exists():
-            result = read_json(path, "suite", "machine", "rows")
-            draw(result, figures / f"bench-{name}.png")
-            if name == "quality" and (before := folder / "quality-before.json").exists():
-                earlier = read_json(before, "suite", "machine", "rows")
-                result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
-            files = sorted(folder.glob("step-*.json")) if name == "step" else []
-            others = [read_json(file, "suite", "machine", "rows") for file in files]
-            others = [other for other in others if other.get("suite") == "step"]
+            result = drawn = read_json(path, "suite", "machine", "rows")
+            others = [read_json(other, "suite", "machine", "rows") for other in other_machines(folder, name)]
+            if name == "quality":
+                drawn = result | {"rows": quality.all_machines(result["rows"], [r for o in others for r in o["rows"]])}
+                if (before := folder / EARLIER_QUALITY).exists():
+                    earlier = read_json(before, "suite", "machine", "rows")
+                    result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
+            draw(drawn, figures / f"bench-{name}.png")
             sections.append("\n".join(_section(result, others)))
     return "\n".join([INTRODUCTION, *sections]) if sections else None
+
+
+def other_machines(folder: Path, suite: str) -> list[Path]:
+    """The files of a suite from further machines: step-NAME.json and quality-NAME.json.
+
+    Args:
+        folder: With the files of ``nvdp bench``.
+        suite: Its name; other suites have no such files.
+
+    Returns:
+        Their paths, by name.
+    """
+    files = sorted(folder.glob(f"{suite}-*.json")) if suite in ("step", "quality") else []
+    return [path for path in files if path.name != EARLIER_QUALITY and read_json(path, "suite")["suite"] == suite]
 
 
 def _section(result: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> Iterator[str]:
@@ -91,12 +106,15 @@ def _section(result: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> I
         yield tables.goals(result["rows"])
     if name == "adapt":
         yield from _bfloat16(result["rows"])
-    if name == "quality" and (missing := quality.not_run(result["rows"])):
+    everywhere = [row for each in (result, *others) for row in each["rows"]]
+    if name == "quality" and (missing := quality.not_run(everywhere)):
         yield missing + "\n"
     yield from _page_table(result)
     yield f"![{suite.title}](figures/bench-{name}.png)\n"
     if others:
-        yield from _other_machines([result, *others])
+        yield from _floors([result, *others]) if name == "step" else _equal_seconds()
+        for other in others:
+            yield from _page_table(other)
 
 
 def _page_table(result: dict[str, Any]) -> Iterator[str]:
@@ -109,8 +127,14 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
     yield f"\n*{measured_on(result)}; `nvdp bench --suite {result['suite']}{quick}`.*\n"
 
 
-def _other_machines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The tables of the suite step from further machines, after what their floors have to do with their ratios."""
+def _equal_seconds() -> Iterator[str]:
+    yield "### Log-likelihood on other machines\n"
+    yield "A second of another processor is not the same work: compare rows of one table. The figure above has the rows"
+    yield "of all machines. *jobs* is the number of trainings side by side.\n"
+
+
+def _floors(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """What the floors of several machines have to do with their ratios."""
     yield "### Other machines\n"
     yield "Ratios to the floor depend on the processor: where matrix products are faster, the rest of a step weighs"
     yield "more. Medians over the cases:\n"
@@ -122,8 +146,6 @@ def _other_machines(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         )
         yield f"| {result['machine'].get('processor', 'not recorded')} | {floor:.1f} | {ratio:.2f} × |"
     yield ""
-    for result in results[1:]:
-        yield from _page_table(result)
 
 
 def _bfloat16(rows: Sequence[Row]) -> Iterator[str]:

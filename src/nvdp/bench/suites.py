@@ -30,6 +30,8 @@ class Settings:
     done: tuple[Row, ...] = ()  # of quality: rows that were measured before
     save: Callable[[list[Row]], None] | None = None  # of quality: is given all rows after each new one
     say: Callable[[str], None] | None = None  # of quality: is given a line after each new row
+    jobs: int = 1  # of quality: trainings side by side
+    models: tuple[str, ...] = ()  # of quality: only these
     work: Path | None = None  # of tables: where each fold is kept
 
 
@@ -156,7 +158,11 @@ def _growth(settings: Settings) -> list[Row]:
 def _quality(settings: Settings) -> list[Row]:
     seconds = (settings.seconds,) if settings.seconds else (1.0, 3.0) if settings.quick else quality.SECONDS
     tasks = quality.QUICK_TASKS if settings.quick else quality.VALIDATION_TASKS
-    return quality.quality_rows(seconds, tasks, done=settings.done, save=settings.save, say=settings.say)
+    for name in settings.models:
+        if name not in (known := dict(quality.RECIPES)):
+            raise unknown_name("model of the suite quality", name, known)
+    recipes = [recipe for recipe in quality.RECIPES if not settings.models or recipe[0] in settings.models]
+    return quality.quality_rows(seconds, tasks, recipes, settings.done, settings.save, settings.say, settings.jobs)
 
 
 def _fewshot(settings: Settings) -> list[Row]:
@@ -284,6 +290,7 @@ SUITES: dict[str, Suite] = {
             "seconds": _number("seconds", ".0f"),
             "steps": _text("steps"),
             "ms a step": _number("ours_ms"),
+            "jobs": _number("jobs", ".0f"),
             "LL before": _number("before_LL", ".3f"),
             "LL": _number("LL", ".3f"),
             "±": _number("LL_stderr", ".3f"),
@@ -292,7 +299,7 @@ SUITES: dict[str, Suite] = {
             "LL E log": _number("LL_expected_log", ".3f"),
             "attainable LL": _number("attainable_LL", ".3f"),
         },
-        details=("ms a step",),
+        details=("ms a step", "jobs"),
     ),
     "tables": Suite(
         "Tables: scores of `nvdp fit` on new tasks beside what an expert would use",

@@ -92,11 +92,11 @@ def main() -> None:
             print(said, file=sys.stderr)
         sys.exit(2)
     except InputError as error:
-        print(f"nvdp: {error}", file=sys.stderr)
+        print(f"nvdp: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        print(f"nvdp: {place}{error.strerror or error}", file=sys.stderr)
+        print(f"nvdp: {_one_line(place + (error.strerror or str(error)))}", file=sys.stderr)
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)
@@ -107,6 +107,15 @@ def main() -> None:
         size = f": an array of {int(wanted[1]) / 1e9:.1f} GB was asked for" if wanted else ""
         print(f"nvdp: there is not enough memory{size}", file=sys.stderr)
         sys.exit(2)
+
+
+def _one_line(said: object) -> str:
+    """A message whose quoted values may have line breaks, on one line.
+
+    >>> _one_line("--out is 'a\\nb'; expected a path")
+    "--out is 'a b'; expected a path"
+    """
+    return " ".join(str(said).splitlines())
 
 
 def _check_out(arguments: Sequence[str]) -> None:

@@ -37,6 +37,10 @@ def bench(
     resume: Annotated[
         bool, typer.Option("--resume", help="quality: keep the rows of the file, add the others.")
     ] = False,
+    jobs: Annotated[int, typer.Option(help="quality: trainings side by side, one process each.", min=1)] = 1,
+    model: Annotated[
+        list[str] | None, typer.Option(help="quality: only this model. Repeat it for several. (default: all)")
+    ] = None,
     work: Annotated[
         Path | None, typer.Option(help="tables: a folder that keeps each fold; a later call goes on from it.")
     ] = None,
@@ -67,6 +71,8 @@ def bench(
         raise InputError(f"--seconds is {seconds}; expected a finite number")
     if resume and (suite != "quality" or json_file is None):
         raise InputError("--resume is for --suite quality with --json FILE, whose rows are kept")
+    if suite != "quality" and (jobs > 1 or model):
+        raise InputError(f"--jobs and --model are for --suite quality, not {suite}")
     if suite not in SUITES:
         raise unknown_name("suite", suite, SUITES)
     json_file = json_file and json_file.resolve()  # a link stays a link
@@ -96,6 +102,8 @@ def bench(
             done=tuple(rows),
             save=save,
             say=_say,
+            jobs=jobs,
+            models=tuple(model or ()),
             work=work,
         )
         try:

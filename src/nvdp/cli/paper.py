@@ -159,15 +159,14 @@ def _draw(results: Path, budget: str, place: Path) -> str | None:
 
 def _check_bench(folder: Path) -> None:
     """Refuse a file of ``nvdp bench`` whose table cannot be made, by its name."""
-    from nvdp.bench.report import TEXTS
+    from nvdp.bench.report import TEXTS, other_machines
     from nvdp.bench.suites import measured_on, table_cells
     from nvdp.experiments.entries import read_entries, reading
-    from nvdp.experiments.schemas import BENCH
-    from nvdp.system import read_json
+    from nvdp.experiments.schemas import BENCH, EARLIER_QUALITY
 
-    suites = {folder / f"{name}.json": name for name in TEXTS} | {folder / "quality-before.json": "quality"}
-    others = [path for path in folder.glob("step-*.json") if read_json(path, "suite")["suite"] == "step"]
-    for path, suite in (suites | dict.fromkeys(others, "step")).items():
+    suites = {folder / f"{name}.json": name for name in TEXTS} | {folder / EARLIER_QUALITY: "quality"}
+    others = {path: suite for suite in TEXTS for path in other_machines(folder, suite)}
+    for path, suite in (suites | others).items():
         if path.exists():
             result = read_entries(path, BENCH[suite], "suite", "machine", "rows")
             with reading(path):

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from nvdp.experiments.entries import read_entries
 from nvdp.experiments.report_tables import Results
 from nvdp.experiments.results import paper_numbers
-from nvdp.experiments.schemas import BENCH
+from nvdp.experiments.schemas import BENCH, EARLIER_QUALITY
 from nvdp.models.registry import model_spec
 from nvdp.plots.curves import Curve, figure_hours
 
@@ -56,8 +56,8 @@ def _title(name: str, inputs: dict[str, Any]) -> str:
 
 
 def _quality(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "bench" / "quality.json"
-    return read_entries(path, BENCH["quality"], "rows")["rows"] if path.exists() else []
+    paths = [path for path in sorted((folder / "bench").glob("quality*.json")) if path.name != EARLIER_QUALITY]
+    return [row for path in paths for row in read_entries(path, BENCH["quality"], "rows")["rows"]]
 
 
 def drawn_points(results: Results) -> dict[str, Curve]:

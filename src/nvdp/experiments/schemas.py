@@ -167,6 +167,7 @@ def _bench(suite: str, needs: dict[str, Any]) -> dict[str, Schema]:
     }
 
 
+EARLIER_QUALITY = "quality-before.json"  # rows of the suite quality by an earlier version
 BENCH = {
     "step": _bench(
         "step", dict.fromkeys(("tasks", "points"), COUNT) | dict.fromkeys(("floor_ms", "ours_over_floor"), NUMBER)
