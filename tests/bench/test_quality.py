@@ -19,6 +19,7 @@ from nvdp.bench.files import only_writer
 from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
 from nvdp.bench.report import other_machines
 from nvdp.errors import InputError
+from nvdp.training.presets import preset_config
 
 
 def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contract):
@@ -43,6 +44,17 @@ def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contra
     ):
         quality_rows([0.3], 8, recipes, done=first)
     assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+
+
+def test_a_schedule_ends_with_the_seconds_however_many_steps_they_allow():
+    config = replace(preset_config("gp", "cnp", "quick"), steps=3, warmup_steps=0)
+    recipe = quality.Recipe(config, 1.0)
+    recipe.train_until(0.5)
+    half = recipe.trainer.optimizer.param_groups[0]["lr"]
+    recipe.train_until(1.0)
+    assert recipe.trainer.step > 6
+    assert 0.2 * config.learning_rate < half < 0.8 * config.learning_rate
+    assert recipe.trainer.optimizer.param_groups[0]["lr"] < 0.1 * config.learning_rate
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

@@ -47,6 +47,7 @@ RECIPES = (  # model, preset
 )
 SECONDS = (30.0, 60.0, 120.0, 300.0, 1_200.0)
 # Some tasks are far worse than others: the LL of 128 has a standard error of 0.05 to 0.1, of 1,024 one of 0.02 to 0.04.
+UNLIMITED = 10**9  # steps: the clock ends a training
 TRIAL_STEPS, VALIDATION_TASKS, QUICK_TASKS, SAMPLES = 10, 1_024, 128, 4
 MIN_STD = ModelConfig().likelihood.min_std
 NOTES = {
@@ -62,13 +63,14 @@ NOTES = {
 
 @dataclass
 class Recipe:
-    """A recipe in training, with a clock that runs only while it trains."""
+    """A recipe in training, with a clock that runs only while it trains; the clock alone moves the schedule."""
 
     config: RunConfig
     budget: float  # seconds
     spent: float = 0.0
 
     def __post_init__(self) -> None:
+        self.config = replace(self.config, steps=UNLIMITED)
         self.source = task_source(self.config.task)
         self.trainer = trainer_in_memory(self.config, self.source, lambda: self.spent / self.budget)
         self.model = cast(MetaModel, self.trainer.model)
@@ -259,12 +261,12 @@ def ceilings(task: str, validation: int) -> dict[str, float]:
 
 
 def started(model: str, preset: str, seconds: float) -> Recipe:
-    """A recipe whose number of steps is what the seconds allow, judged by a trial of a few steps."""
+    """A recipe whose warm-up is at most a tenth of what the seconds allow, judged by a trial of a few steps."""
     config = preset_config("gp", model, preset)
     trial = Recipe(config, seconds)
     trial.trainer.take_step()
     began = time.process_time()
     for _ in range(TRIAL_STEPS):
         trial.trainer.take_step()
-    steps = max(1, round(seconds * TRIAL_STEPS / (time.process_time() - began)))
-    return Recipe(replace(config, steps=steps, warmup_steps=min(config.warmup_steps, steps // 10)), seconds)
+    steps = round(seconds * TRIAL_STEPS / (time.process_time() - began))
+    return Recipe(replace(config, warmup_steps=min(config.warmup_steps, steps // 10)), seconds)

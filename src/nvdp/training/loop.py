@@ -71,7 +71,7 @@ def learning_rate_at(settings: TrainingConfig, step: int, progress: float | None
         return settings.learning_rate
     if progress is None:
         progress = (step - settings.warmup_steps) / max(1, settings.steps - settings.warmup_steps)
-    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+    return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))  # beyond its end it would rise
 
 
 class TrainingStep(nn.Module):
