@@ -80,6 +80,7 @@ def test_a_run_whose_bound_is_never_finite_gives_up(tmp_path, short, monkeypatch
         ("cosine", 20, 20, 1.0),
         ("cosine", 20, 60, 0.5),
         ("cosine", 20, 100, 0.0),
+        ("cosine", 20, 140, 0.0),
     ],
 )
 def test_the_learning_rate_warms_up_then_stays_or_falls_along_a_cosine(schedule, warmup, step, expected):

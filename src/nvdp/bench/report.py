@@ -46,8 +46,8 @@ memory is estimated (≈). The ratio of memory is the quotient of its two column
 row is a training of its own, whose schedule ends with its seconds. LL, RLL and PLL are of the mean parameters; *E log*
 is the paper's formula; ±, where it was measured, is one standard error of LL over tasks, which are the same for all
 rows. *Attainable* is the exact GP that infers the kernel from the context, as the models must. *LL before* is that of
-the preset of an earlier version (`results/bench/quality-before.json`: plain models by NAdam, now by Muon); rows without
-one have not changed or were not measured then.""",
+an earlier version on another processor (`results/bench/quality-before.json`): plain models were trained by NAdam, now
+by Muon, and the schedule could miss the end of the seconds. *jobs* is the number of trainings side by side.""",
     "tables": """`nvdp fit` on public tables of many short series, in folds over tasks; a row is one size and kind of
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
@@ -130,7 +130,7 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
 def _equal_seconds() -> Iterator[str]:
     yield "### Log-likelihood on other machines\n"
     yield "A second of another processor is not the same work: compare rows of one table. The figure above has the rows"
-    yield "of all machines. *jobs* is the number of trainings side by side.\n"
+    yield "of all machines.\n"
 
 
 def _floors(results: Sequence[dict[str, Any]]) -> Iterator[str]:
