@@ -17,7 +17,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.nn import fused
 from nvdp.nn.dropout import DropoutLinear, LocalNoise
-from nvdp.nn.fused import AUTOGRAD, FUSED, engine_named
+from nvdp.nn.fused import AUTOGRAD, FUSED
 from nvdp.nn.rates import LayerRates, RateBounds, dropout_kl
 from nvdp.objectives import KLScale, variational_prior_bound
 from nvdp.randomness import tabled_normal
@@ -336,9 +336,3 @@ def test_noise_on_weights_is_one_function_where_local_noise_is_none():
         posterior = build_model(ModelConfig("nvdp").updated({"decoder.weight_noise": noise})).adapt(x[0], x[0])
         outputs = posterior.training_outputs(x, torch.Generator().manual_seed(0))
         assert (outputs.std(1).max() > spread) == (noise == "local")
-
-
-def test_an_unknown_engine_is_refused_by_name():
-    assert engine_named("autograd") is AUTOGRAD
-    with pytest.raises(InputError, match="unknown engine 'compiled'"):
-        engine_named("compiled")

@@ -30,14 +30,14 @@ def config(small_config):
     )
 
 
-def weights(config, folder, engine="fused", precision="32-true", **options):
+def weights(config, folder, engine="compiled", precision="32-true", **options):
     train(config, folder, machine=Machine("cpu", precision=precision, threads=1, engine=engine), **options)
     return load_run(folder)[1].state_dict()
 
 
 def test_autograd_and_hand_derived_gradients_train_alike(tmp_path, config):
     bounds = []
-    for engine in ("fused", "autograd"):
+    for engine in ("compiled", "fused", "autograd"):
         weights(config, tmp_path / engine, engine)
         with (tmp_path / engine / "log.csv").open() as file:
             bounds.append([float(row["bound"]) for row in csv.DictReader(file)])

@@ -98,7 +98,7 @@ class Case:
         return asdict(self)
 
 
-def our_step(case: Case, engine: str = "fused") -> Step:
+def our_step(case: Case, engine: str = "compiled") -> Step:
     """A step of the training loop; with the engine autograd, attention and convolutions are by autograd too."""
     model, tasks, recipe = build_model(case.config), case.batch(), case.recipe
     for part in model.modules():

@@ -115,6 +115,7 @@ def measured_on(result: dict[str, Any]) -> str:
     on = result["machine"]
     parts = [on["processor"]] if on.get("processor") else []
     parts += [f"{on['threads']} thread" + "s" * (on["threads"] > 1), f"torch {on['torch']}"]
+    parts += [f"engine {on['engine']}"] if on.get("engine") else []
     parts += [f"load average {on['load_average'][0]:.1f}"] if on.get("load_average") else []
     parts += [f"commit {result['commit']}"] if result.get("commit") else []
     return ", ".join(parts)

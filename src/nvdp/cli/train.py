@@ -154,9 +154,10 @@ def train(
         str,
         typer.Option(
             rich_help_panel=MACHINE,
-            help="How a step is computed: fused (hand-derived gradients) or autograd (the reference, slower).",
+            help="How a step is computed: compiled (C loops; fused where there is no C compiler), fused (hand-derived "
+            "gradients in PyTorch) or autograd (the reference, slower).",
         ),
-    ] = "fused",
+    ] = "compiled",
     devices: Annotated[
         int,
         typer.Option(rich_help_panel=MACHINE, help="Devices, or processes on CPUs, that share the tasks of a step."),
@@ -178,6 +179,7 @@ def train(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
+    from nvdp.nn.compiled import engine_in_use
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
@@ -241,6 +243,8 @@ def train(
     )
     if not begun:
         _check_way(config)
+    if not quiet:
+        typer.echo(f"engine: {engine_in_use(engine)}", err=True)
     outcome = run_training(
         config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
     )

@@ -1,7 +1,8 @@
 """The conditional-dropout layer (eq. 2) and its KL (eq. 4) with hand-derived gradients: most of a training step.
 
-An :class:`Engine` computes both. `FUSED`, the default, is this file. `AUTOGRAD` is the straightforward version,
-:func:`nvdp.nn.dropout.local_noise` and :func:`nvdp.nn.rates.network_kl`; the tests hold `FUSED` to it.
+An :class:`Engine` computes both. `FUSED` is this file. `AUTOGRAD` is the straightforward version,
+:func:`nvdp.nn.dropout.local_noise` and :func:`nvdp.nn.rates.network_kl`; the tests hold `FUSED` to it. Training uses
+:mod:`nvdp.nn.compiled` by default, where the loops of this file are in C.
 
 Notation, for one task. A are the layer's inputs (point × K), θ its weights (K × D), ε the rate floor, s = 1 − 2ε,
 u = s(a) s(c) and b = s(b) the experts, z the noise. All products but AM, A²V and those with transposes are by element::
@@ -45,7 +46,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nvdp.errors import InputError, unknown_name
+from nvdp.errors import InputError
 from nvdp.nn.dropout import NARROW, VARIANCE_FLOOR, DropoutLinear, LocalNoiseFunction, affine, local_noise
 from nvdp.nn.rates import LayerRates, experts_of, network_kl
 
@@ -57,6 +58,7 @@ KL_CHUNK = 2**20  # numbers of both sides' grids at a time: bounds memory; small
 class Engine:
     """How the two computations that dominate a training step are done."""
 
+    name: str
     local_noise: LocalNoiseFunction
     kl: Callable[[Sequence[LayerRates], Sequence[LayerRates]], Float[Tensor, " task"]]
 
@@ -66,12 +68,16 @@ def fastest_local_noise(
     inputs: Float[Tensor, "task point k"],
     rates: LayerRates,
     noise: Float[Tensor, "task point d"],
+    compute: Callable[..., Tensor] | None = None,
 ) -> Float[Tensor, "task point d"]:
-    """B = AM + σz: hand-derived gradients, or low-rank products for wide layers; by autograd if P has no low rank."""
+    """B = AM + σz: hand-derived gradients, or low-rank products for wide layers; by autograd if P has no low rank.
+
+    `compute` replaces `fused_local_noise`.
+    """
     if not rates.low_rank:
         return local_noise(layer, inputs, rates, noise)
     k, d = layer.shape
-    compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else fused_local_noise
+    compute = low_rank_local_noise if len(inputs) * k * d > GRID_LIMIT else compute or fused_local_noise
     precision = layer.weight.dtype  # the hand-derived gradients expect one precision throughout
     inputs, noise = inputs.to(precision), noise.to(precision)
     # Entering autocast's context costs more than a small product: only where autocast is on.
@@ -81,31 +87,24 @@ def fastest_local_noise(
         return compute(inputs, layer.weight, layer.bias, *experts, noise, rates.bounds.floor)
 
 
-def fastest_kl(q: Sequence[LayerRates], p: Sequence[LayerRates]) -> Float[Tensor, " task"]:
-    """KL(q ‖ p) over all layers with its hand-derived gradient; by autograd if P has no low rank."""
+def fastest_kl(
+    q: Sequence[LayerRates], p: Sequence[LayerRates], compute: Callable[..., Tensor] | None = None
+) -> Float[Tensor, " task"]:
+    """KL(q ‖ p) over all layers with its hand-derived gradient; by autograd if P has no low rank.
+
+    `compute` replaces `fused_kl`.
+    """
     if not q[0].low_rank:
         return network_kl(q, p)
     q_experts, p_experts = experts_of(q), experts_of(p)
     if q_experts.shape != p_experts.shape:
         shapes = tuple(q_experts.shape), tuple(p_experts.shape)
         raise InputError(f"the posteriors have experts of shapes {shapes[0]} and {shapes[1]}; expected the same tasks")
-    return fused_kl(q_experts, p_experts, [layer.shape for layer in q], q[0].bounds.floor)
+    return (compute or fused_kl)(q_experts, p_experts, [layer.shape for layer in q], q[0].bounds.floor)
 
 
-AUTOGRAD = Engine(local_noise, network_kl)
-FUSED = Engine(fastest_local_noise, fastest_kl)
-ENGINES = {"fused": FUSED, "autograd": AUTOGRAD}
-
-
-def engine_named(name: str) -> Engine:
-    """The engine of that name.
-
-    >>> engine_named("fused") is FUSED
-    True
-    """
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    return ENGINES[name]
+AUTOGRAD = Engine("autograd", local_noise, network_kl)
+FUSED = Engine("fused", fastest_local_noise, fastest_kl)
 
 
 def fused_local_noise(
@@ -166,7 +165,7 @@ class _LocalNoise(torch.autograd.Function):
             inputs_gradient.baddbmm_(gradient, mean_weight.mT)
         del mean_weight  # before the next arrays of its size are made
 
-        mean_gradient, h_sums = _outer(inputs, gradient), _outer(inputs.square(), h)  # ∂M and S
+        mean_gradient, h_sums = outer_products(inputs, gradient), outer_products(inputs.square(), h)  # ∂M and S
         w, rates_gradient = _rate_gradients(dropped, weight, mean_gradient, h_sums, span)
         weight_gradient = w.mul_(keep).sum(0)
 
@@ -193,7 +192,9 @@ def _rate_gradients(
     return w, torch.addcmul(w, h_sums, theta, value=-0.5, out=h_sums).mul_(-span * theta)
 
 
-def _outer(inputs: Float[Tensor, "task point k"], gradient: Float[Tensor, "task point d"]) -> Float[Tensor, "task k d"]:
+def outer_products(
+    inputs: Float[Tensor, "task point k"], gradient: Float[Tensor, "task point d"]
+) -> Float[Tensor, "task k d"]:
     """AᵀG of every task."""
     if gradient.shape[-1] > NARROW:
         return torch.bmm(inputs.mT, gradient)

@@ -43,7 +43,7 @@ class Machine:
     devices: int = 1
     precision: str = FULL_PRECISION
     threads: int | None = None
-    engine: str = "fused"  # or "autograd"
+    engine: str = "compiled"  # or "fused" or "autograd"
 
 
 class SingleProcess:

@@ -24,7 +24,7 @@ from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import AnyModel, build_model
-from nvdp.nn.fused import engine_named
+from nvdp.nn.compiled import engine_named
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.randomness import derived_generator
@@ -77,7 +77,7 @@ def learning_rate_at(settings: TrainingConfig, step: int, progress: float | None
 class TrainingStep(nn.Module):
     """The bound of a batch as the forward pass of a module, so that Fabric can wrap it."""
 
-    def __init__(self, model: AnyModel, objective: str, scale: KLScale, engine: str = "fused") -> None:
+    def __init__(self, model: AnyModel, objective: str, scale: KLScale, engine: str = "compiled") -> None:
         super().__init__()
         self.model, self.objective, self.scale = model, OBJECTIVES[objective], scale
         model.engine = engine_named(engine)
@@ -197,7 +197,7 @@ def trainer_in_memory(
     config: RunConfig,
     source: TaskSource,
     time_used: Callable[[], float] | None = None,
-    engine: str = "fused",
+    engine: str = "compiled",
     device: torch.device = CPU,
 ) -> Trainer:
     """A trainer of a new model, without a folder.

@@ -1,0 +1,276 @@
+"""The loops of :mod:`nvdp.nn.fused` in C, compiled on the user's machine: the engine `compiled`.
+
+PyTorch does a formula such as that of the KL in a dozen passes over memory; a C loop (``kernels.c``) needs one. Matrix
+products stay PyTorch's. The file is compiled when an engine is first asked for, and kept in the user's cache under a
+name that depends on the source, the compiler and the processor. Where there is no C compiler, or anything else goes
+wrong, the engine is `fused`. Numbers that are not float32 on a CPU are always computed by `fused`.
+"""
+
+import ctypes
+import hashlib
+import math
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from nvdp.errors import InputError, unknown_name
+from nvdp.nn.dropout import NARROW, VARIANCE_FLOOR
+from nvdp.nn.fused import (
+    AUTOGRAD,
+    FUSED,
+    Engine,
+    fastest_kl,
+    fastest_local_noise,
+    fused_kl,
+    fused_local_noise,
+    outer_products,
+)
+from nvdp.system import write_whole
+
+SOURCE = Path(__file__).with_name("kernels.c")
+# Without -ffast-math: it would change how the whole process treats denormal numbers.
+FLAGS = ("-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
+COMPILERS = ("cc", "gcc", "clang")
+SECONDS = 60  # after which the compiler is given up
+BLOCK = 32  # as in kernels.c
+# The arguments of each function: l a long, p a pointer, f a float, i an int.
+SIGNATURES = {
+    "nvdp_weights": "lllpppplfppi",
+    "nvdp_outputs": "lllppplffppppi",
+    "nvdp_noise_gradient": "lllpppppi",
+    "nvdp_gradients": "lllppppplfppppppppppi",
+    "nvdp_kl": "llpplpllflppppli",
+}
+TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float, "i": ctypes.c_int}
+
+
+def compiled_local_noise(
+    inputs: Float[Tensor, "task point k"],
+    weight: Float[Tensor, "k d"],
+    bias: Float[Tensor, " d"],
+    rows: Float[Tensor, "task k"],
+    columns: Float[Tensor, "task d"],
+    layer: Float[Tensor, "task 1"],
+    noise: Float[Tensor, "task point d"],
+    floor: float,
+) -> Float[Tensor, "task point d"]:
+    """What :func:`nvdp.nn.fused.fused_local_noise` computes."""
+    tensors = inputs, weight, bias, rows, columns, layer, noise
+    if not _usable(*tensors):
+        return fused_local_noise(*tensors, floor)
+    return _CompiledLocalNoise.apply(floor, *tensors)
+
+
+def compiled_kl(
+    q: Float[Tensor, "task expert"],
+    p: Float[Tensor, "task expert"],
+    shapes: Sequence[tuple[int, int]],
+    floor: float,
+) -> Float[Tensor, " task"]:
+    """What :func:`nvdp.nn.fused.fused_kl` computes."""
+    if not _usable(q, p):
+        return fused_kl(q, p, shapes, floor)
+    return _CompiledKL.apply(floor, shapes, q, p)
+
+
+COMPILED = Engine(
+    "compiled",
+    partial(fastest_local_noise, compute=compiled_local_noise),
+    partial(fastest_kl, compute=compiled_kl),
+)
+ENGINES = {engine.name: engine for engine in (COMPILED, FUSED, AUTOGRAD)}
+
+
+def engine_named(name: str) -> Engine:
+    """The engine of that name; `fused` in the place of `compiled` where this machine cannot compile it.
+
+    >>> engine_named("fused") is FUSED
+    True
+    """
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    return FUSED if name == COMPILED.name and isinstance(loaded_kernels(), str) else ENGINES[name]
+
+
+def engine_in_use(name: str) -> str:
+    """The name of the engine that is used when this one is asked for, and why if it is another.
+
+    >>> engine_in_use("autograd")
+    'autograd'
+    """
+    used, kernels = engine_named(name).name, loaded_kernels() if name == COMPILED.name else ""
+    return f"{used} ({kernels})" if used != name else used
+
+
+@lru_cache(maxsize=1)
+def loaded_kernels() -> ctypes.CDLL | str:
+    """The compiled functions, or why there are none; tried once in a process. ``NVDP_COMPILE=0`` opts out."""
+    if os.environ.get("NVDP_COMPILE", "1") == "0":
+        return "NVDP_COMPILE=0"
+    given = shlex.split(os.environ.get("CC", ""))
+    compiler = given or [name for name in COMPILERS if shutil.which(name)][:1]
+    if not compiler:
+        return f"no C compiler: none of {', '.join(COMPILERS)} found"
+    try:
+        path = _cache_folder() / f"kernels-{_digest(compiler)}.so"
+        if path.is_file():
+            try:
+                return _declared(ctypes.CDLL(str(path)))
+            except (OSError, AttributeError):  # damaged: compiled again
+                path.unlink()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(path, partial(_compile, compiler))
+        return _declared(ctypes.CDLL(str(path)))
+    except subprocess.CalledProcessError as error:
+        return f"{compiler[0]} cannot compile: {(error.stderr or 'no message').strip().splitlines()[0]}"
+    except (OSError, RuntimeError, AttributeError, InputError, subprocess.SubprocessError) as error:
+        return f"cannot compile: {error}"
+
+
+def _cache_folder() -> Path:
+    given = os.environ.get("XDG_CACHE_HOME")
+    return (Path(given) if given else Path.home() / ".cache") / "nvdp"
+
+
+def _digest(compiler: Sequence[str]) -> str:
+    """Of all that the compiled file depends on; a folder may be shared by machines with different processors."""
+    parts = [SOURCE.read_text(), " ".join([*compiler, *FLAGS]), _run([*compiler, "--version"]), platform.machine()]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        kinds = ("model name", "flags", "Features", "CPU part")
+        parts += sorted({line for line in cpuinfo.read_text().splitlines() if line.startswith(kinds)})
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=10).hexdigest()
+
+
+def _compile(compiler: Sequence[str], path: Path) -> None:
+    with TemporaryDirectory() as folder:
+        compiled = Path(folder) / "kernels.o"
+        _run([*compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)])
+        # Without -fopenmp: its functions are found in PyTorch's own copy, so that both share their threads.
+        _run([*compiler, "-shared", str(compiled), "-o", str(path), "-lm"])
+
+
+def _run(command: Sequence[str]) -> str:
+    # No input, and messages of the compiler in English.
+    environment = os.environ | {"LC_ALL": "C"}
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS, env=environment
+    )
+    return done.stdout
+
+
+def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, arguments in SIGNATURES.items():
+        function = getattr(library, name)
+        function.argtypes, function.restype = [TYPES[letter] for letter in arguments], None
+    return library
+
+
+def _usable(*tensors: Tensor) -> bool:
+    """Whether the kernels can take these tensors."""
+    ours = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    return ours and not isinstance(loaded_kernels(), str)
+
+
+def _call(name: str, *arguments: Tensor | float | ctypes.Array[Any]) -> None:
+    """Call a function of the library; tensors are contiguous, but for experts, which have a stride."""
+    values = [part.data_ptr() if isinstance(part, Tensor) else part for part in arguments]
+    getattr(loaded_kernels(), name)(*values, torch.get_num_threads())
+
+
+def _same_stride(*experts: Tensor) -> tuple[tuple[Tensor, ...], int]:
+    """Rows, columns and layer as slices of one array, as the rate network gives them, and its stride."""
+    strides = {part.stride(0) for part in experts}
+    if len(strides) > 1 or any(part.shape[1] > 1 and part.stride(1) != 1 for part in experts):
+        experts = torch.cat(experts, dim=-1).split([part.shape[1] for part in experts], dim=-1)
+    return experts, experts[0].stride(0)
+
+
+def _product(inputs: Tensor, weight: Tensor) -> Tensor:
+    """A W of every task, contiguous; the layout of :func:`nvdp.nn.dropout.affine`."""
+    if weight.shape[-1] > NARROW:
+        return torch.bmm(inputs, weight)
+    return torch.bmm(weight.mT.contiguous(), inputs.mT).mT.contiguous()
+
+
+class _CompiledLocalNoise(torch.autograd.Function):
+    """B and its gradients; the arguments and formulas are those of `nvdp.nn.fused`."""
+
+    @staticmethod
+    def forward(ctx: Any, floor: float, *tensors: Tensor) -> Tensor:
+        inputs, *others, noise = tensors
+        weight, bias, rows, columns, layer = others
+        ctx.floor = floor
+        weight, bias = weight.contiguous(), bias.contiguous()
+        experts, ctx.stride = _same_stride(rows, columns, layer)
+        mean_weight, variance_weight = _weights(weight, experts, ctx.stride, floor)
+        outputs, variance = _product(inputs, mean_weight), _product(inputs.square(), variance_weight)
+        where = bias, *experts[1:], ctx.stride, floor, VARIANCE_FLOOR, noise.contiguous()
+        _call("nvdp_outputs", *outputs.shape, *where, outputs, variance, outputs.new_empty(2, *columns.shape))
+        ctx.save_for_backward(inputs, weight, bias, *experts, variance)  # which now holds z/σ
+        return outputs
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, weight, bias, *experts, noise_over_std = ctx.saved_tensors
+        (tasks, points, k), d = inputs.shape, len(bias)
+        gradient, h = gradient.contiguous(), torch.empty_like(noise_over_std)
+        sums, h_sums = gradient.new_empty(2, tasks, d)
+        _call("nvdp_noise_gradient", tasks, points, d, gradient, noise_over_std, h, sums, h_sums)
+
+        inputs_gradient = None
+        if ctx.needs_input_grad[1]:
+            mean_weight, variance_weight = _weights(weight, experts, ctx.stride, ctx.floor)
+            inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
+            inputs_gradient.baddbmm_(gradient, mean_weight.mT)
+            del mean_weight, variance_weight  # before the next arrays of their size are made
+
+        of_weights = outer_products(inputs, gradient).contiguous(), outer_products(inputs.square(), h).contiguous()
+        results = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (weight, bias, *experts)]
+        work = gradient.new_empty(-(-k // BLOCK), tasks, d)
+        where = weight, bias, *experts, ctx.stride, ctx.floor
+        _call("nvdp_gradients", tasks, k, d, *where, *of_weights, sums, h_sums, *results, work)
+        return None, inputs_gradient, *results, None
+
+
+def _weights(weight: Tensor, experts: Sequence[Tensor], stride: int, floor: float) -> tuple[Tensor, Tensor]:
+    """M and V of every task."""
+    mean, variance = (weight.new_empty(len(experts[0]), *weight.shape) for _ in range(2))
+    _call("nvdp_weights", *mean.shape, weight, *experts, stride, floor, mean, variance)
+    return mean, variance
+
+
+class _CompiledKL(torch.autograd.Function):
+    """The KL of every task; its gradient is computed in the forward pass, as in `nvdp.nn.fused`."""
+
+    @staticmethod
+    def forward(ctx: Any, floor: float, shapes: Sequence[tuple[int, int]], *sides: Tensor) -> Tensor:
+        q, p = (side if side.stride(1) == 1 else side.contiguous() for side in sides)
+        (tasks, experts), widest = q.shape, max(d for _, d in shapes)
+        sizes = (ctypes.c_long * (2 * len(shapes)))(*(size for shape in shapes for size in shape))
+        # A logarithm is taken of a product of so many variances, each at least ε(1−ε), that float32 still holds it.
+        together = max(1, int(-30 / math.log10(floor * (1 - floor))))
+        kl, q_gradient, p_gradient = q.new_empty(tasks), q.new_empty(q.shape), q.new_empty(q.shape)
+        work = q.new_empty(tasks, 4, widest)
+        where = tasks, len(shapes), sizes, q, q.stride(0), p, p.stride(0), experts, floor, together
+        _call("nvdp_kl", *where, kl, q_gradient, p_gradient, work, widest)
+        ctx.save_for_backward(q_gradient, p_gradient)
+        return kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *(side * cotangent[:, None] for side in ctx.saved_tensors)

@@ -1,0 +1,228 @@
+"""The compiled loops against those of `fused` in double precision; what happens where nothing can be compiled."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from nvdp.data.gp import GPTasks
+from nvdp.errors import InputError
+from nvdp.models.config import ModelConfig
+from nvdp.models.registry import build_model
+from nvdp.nn import compiled
+from nvdp.nn.compiled import COMPILED, engine_in_use, engine_named, loaded_kernels
+from nvdp.nn.fused import AUTOGRAD, FUSED, fused_kl, fused_local_noise
+from nvdp.nn.rates import LayerRates, RateBounds
+from nvdp.objectives import KLScale, variational_prior_bound
+
+TASKS, FLOOR, CLOSE = 3, 0.01, 1e-5
+# Typed loosely: arguments are unpacked from lists below.
+compiled_local_noise: Callable[..., Tensor] = compiled.compiled_local_noise
+compiled_kl: Callable[..., Tensor] = compiled.compiled_kl
+needs_kernels = pytest.mark.skipif(isinstance(loaded_kernels(), str), reason=str(loaded_kernels()))
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """As in a new process of a user with an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.delenv("NVDP_COMPILE", raising=False)
+    loaded_kernels.cache_clear()
+    yield tmp_path / "nvdp"
+    loaded_kernels.cache_clear()
+
+
+def leaves(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    return [tensor.detach().to(dtype).requires_grad_() for tensor in tensors]
+
+
+def layer_arguments(points: int, k: int, d: int) -> list[Tensor]:
+    """Inputs with exact zeros, weight, bias, and experts that are slices of one array."""
+    experts = torch.sigmoid(2 * torch.randn(TASKS, k + d + 1)).split([k, d, 1], dim=-1)
+    return [torch.relu(torch.randn(TASKS, points, k)), torch.randn(k, d), torch.randn(d), *experts]
+
+
+def all_experts(shapes: list[tuple[int, int]]) -> Tensor:
+    return torch.sigmoid(2 * torch.randn(TASKS, sum(k + d + 1 for k, d in shapes)))
+
+
+def assert_same(actual: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:
+    """Equal up to a tolerance relative to the largest entry of each tensor."""
+    for a, e in zip(actual, expected, strict=True):
+        assert a.shape == e.shape
+        assert (a - e).abs().max() <= CLOSE * e.abs().max()
+
+
+@needs_kernels
+@pytest.mark.parametrize("floor", [FLOOR, 0.2])
+@pytest.mark.parametrize(("points", "k", "d"), [(5, 7, 4), (1, 1, 1), (6, 1, 40), (6, 70, 2), (9, 65, 33)])
+def test_a_layer_and_its_gradients_are_those_in_double_precision(points: int, k: int, d: int, floor: float) -> None:
+    arguments = layer_arguments(points, k, d)
+    noise, cotangent = torch.randn(TASKS, points, d), torch.randn(TASKS, points, d)
+    ours, exact = leaves(*arguments), leaves(*arguments, dtype=torch.float64)
+    actual, expected = compiled_local_noise(*ours, noise, floor), fused_local_noise(*exact, noise.double(), floor)
+    assert_same((actual,), (expected,))
+    gradients = torch.autograd.grad(actual, ours, cotangent)
+    assert_same(gradients, torch.autograd.grad(expected, exact, cotangent.double()))
+
+
+@needs_kernels
+def test_the_layout_of_the_arguments_does_not_matter() -> None:
+    inputs, weight, bias, *experts = layer_arguments(5, 7, 12)
+    noise = torch.randn(TASKS, 5, 12)
+    expected_leaves = leaves(inputs, weight, bias, *experts)
+    expected = compiled_local_noise(*expected_leaves, noise, FLOOR)
+    apart = [part.mT.contiguous().mT for part in (inputs, weight)], [part.t().contiguous().t() for part in experts]
+    others = leaves(*apart[0], bias, *apart[1])
+    actual = compiled_local_noise(*others, noise.mT.contiguous().mT, FLOOR)
+    assert_same((actual,), (expected,))
+    # An expanded output gradient, as a sum gives it.
+    gradients = torch.autograd.grad(actual.sum(), others)
+    assert_same(gradients, torch.autograd.grad(expected.sum(), expected_leaves))
+
+
+@needs_kernels
+def test_arguments_and_output_gradient_are_left_as_they_were() -> None:
+    ours, noise, cotangent = leaves(*layer_arguments(5, 7, 4)), torch.randn(TASKS, 5, 4), torch.randn(TASKS, 5, 4)
+    before = [tensor.detach().clone() for tensor in (*ours, noise, cotangent)]
+    torch.autograd.grad(compiled_local_noise(*ours, noise, FLOOR), ours, cotangent)
+    assert all(torch.equal(a, b) for a, b in zip((*ours, noise, cotangent), before, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("floor", [1e-5, FLOOR, 0.2, 0.45])
+@pytest.mark.parametrize("shapes", [[(7, 4)], [(1, 40), (40, 33), (33, 2)]])
+def test_the_kl_and_its_gradients_are_those_in_double_precision(shapes: list[tuple[int, int]], floor: float) -> None:
+    q, p = all_experts(shapes), all_experts(shapes)
+    ours, exact = leaves(q, p), leaves(q, p, dtype=torch.float64)
+    actual, expected = compiled_kl(*ours, shapes, floor), fused_kl(*exact, shapes, floor)
+    cotangent = torch.randn(TASKS)
+    torch.testing.assert_close(actual.double(), expected, rtol=CLOSE, atol=0)
+    gradients = torch.autograd.grad(actual, ours, cotangent)
+    assert_same(gradients, torch.autograd.grad(expected, exact, cotangent.double()))
+
+
+@needs_kernels
+def test_the_kl_of_equal_posteriors_and_its_gradient_are_exactly_zero() -> None:
+    shapes = [(33, 19), (19, 2)]
+    q = all_experts(shapes)
+    ours = leaves(q, q.clone())
+    kl = compiled_kl(*ours, shapes, FLOOR)
+    assert torch.equal(kl, torch.zeros(TASKS))
+    assert all(not gradient.any() for gradient in torch.autograd.grad(kl.sum(), ours))
+
+
+@needs_kernels
+def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    shapes = [(70, 33)]
+    arguments, noise = layer_arguments(9, 70, 33), torch.randn(TASKS, 9, 33)
+    q, p, results = all_experts(shapes), all_experts(shapes), []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            ours, sides = leaves(*arguments), leaves(q, p)
+            outputs, kl = compiled_local_noise(*ours, noise, FLOOR), compiled_kl(*sides, shapes, FLOOR)
+            of_experts = torch.autograd.grad(outputs.sum(), ours)[3:]
+            results.append([outputs, kl, *of_experts, *torch.autograd.grad(kl.sum(), sides)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
+
+
+@needs_kernels
+@pytest.mark.parametrize("bounds", ["affine", "clip"])
+def test_the_bound_and_its_gradients_are_those_of_autograd_and_of_the_same_call(bounds: str) -> None:
+    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 16, "rates.bounds": bounds}))
+    tasks, found = GPTasks().training_batch(0, 0, 3), []
+    for engine in (AUTOGRAD, COMPILED, COMPILED):
+        model.engine = engine
+        model.zero_grad()
+        bound = variational_prior_bound(model, tasks, KLScale("elbo", 0.1), torch.Generator().manual_seed(1)).value
+        bound.backward()
+        found.append(
+            [
+                bound.detach(),
+                *(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None),
+            ]
+        )
+    for plain, ours, again in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-4 * float(plain.abs().max()))
+        assert torch.equal(ours, again)
+
+
+def test_double_precision_is_left_to_fused() -> None:
+    shapes = [(7, 4)]
+    q, p = all_experts(shapes).double(), all_experts(shapes).double()
+    assert torch.equal(compiled_kl(q, p, shapes, FLOOR), fused_kl(q, p, shapes, FLOOR))
+
+
+@needs_kernels
+def test_the_kernels_are_compiled_once_for_all_processes(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_named("compiled") is COMPILED
+    assert len(list(fresh.iterdir())) == 1  # nothing else is left behind
+    loaded_kernels.cache_clear()
+    monkeypatch.setattr(compiled, "_compile", None)
+    assert engine_in_use("compiled") == "compiled"
+
+
+@needs_kernels
+def test_a_damaged_file_is_compiled_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "_digest", lambda _: "0")
+    fresh.mkdir()
+    (fresh / "kernels-0.so").write_bytes(b"\x7fELF")
+    assert engine_in_use("compiled") == "compiled"
+    assert (fresh / "kernels-0.so").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("PATH", "", "no C compiler"),
+        ("CC", "false", "false cannot compile"),
+        ("CC", "/no/compiler", "cannot compile"),
+        ("XDG_CACHE_HOME", "/dev/null", "cannot compile"),
+        ("NVDP_COMPILE", "0", "NVDP_COMPILE=0"),
+    ],
+)
+def test_without_a_compiler_or_a_cache_the_engine_is_fused_and_says_why(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert engine_named("compiled") is FUSED
+    assert engine_in_use("compiled").startswith("fused (")
+    assert why in engine_in_use("compiled")
+    shapes = [(7, 4)]
+    q, p = all_experts(shapes), all_experts(shapes)
+    assert torch.equal(compiled_kl(q, p, shapes, FLOOR), fused_kl(q, p, shapes, FLOOR))
+    experts = (part for part in q.split([7, 4, 1], dim=-1))
+    rates = LayerRates(*experts, RateBounds("affine", FLOOR))
+    assert torch.equal(COMPILED.kl([rates], [rates]), torch.zeros(TASKS))
+
+
+def test_importing_and_predicting_compile_nothing() -> None:
+    code = (
+        "import torch, nvdp, nvdp.training.loop; from nvdp.nn.compiled import loaded_kernels\n"
+        "nvdp.load('gp-nvdp').model.adapt(torch.zeros(2, 1), torch.zeros(2, 1)).predict(torch.zeros(2, 1))\n"
+        "assert loaded_kernels.cache_info().misses == 0"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_an_unknown_engine_is_refused_by_name() -> None:
+    assert engine_named("autograd") is AUTOGRAD
+    with pytest.raises(InputError, match="unknown engine 'fast'"):
+        engine_named("fast")
