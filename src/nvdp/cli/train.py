@@ -243,8 +243,6 @@ def train(
     )
     if not begun:
         _check_way(config)
-    if not quiet:
-        typer.echo(f"engine: {engine_in_use(engine)}", err=True)
     outcome = run_training(
         config, out, resume, Machine(device, devices, precision, threads, engine), progress=not quiet
     )
@@ -253,7 +251,8 @@ def train(
     if outcome.stopped_by is not None:
         typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; --resume continues", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
-    typer.echo(f"{config.model.name} on {task}: {outcome.step} steps in {outcome.seconds:.0f} s, saved in {out}")
+    taken = f"{outcome.step} steps in {outcome.seconds:.0f} s by the engine {engine_in_use(engine)}"
+    typer.echo(f"{config.model.name} on {task}: {taken}, saved in {out}")
 
 
 def _setting(text: str) -> tuple[str, Any]:
