@@ -6,7 +6,8 @@
 #include <math.h>
 #include <string.h>
 
-#define BLOCK 32 /* rows of a weight matrix that one thread works on at a time: they stay in its cache */
+/* BLOCK is the number of rows of a weight matrix that one thread works on at a time: they stay in its cache. It is
+   given on the compiler's command line. */
 
 /* M and V of every task. */
 void nvdp_weights(long tasks, long k, long d, const float *theta, const float *rows, const float *columns,
