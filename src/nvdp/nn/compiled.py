@@ -42,8 +42,9 @@ from nvdp.system import write_whole
 SOURCE = Path(__file__).with_name("kernels.c")
 BLOCK = 32  # rows of a weight matrix that one thread works on at a time
 # Without -ffast-math: it would change how the whole process treats denormal numbers.
-FLAGS = ("-O3", "-march=native", "-fopenmp", "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math", "-fPIC")
-FLAGS += (f"-DBLOCK={BLOCK}",)
+FLAGS = (
+    f"-O3 -march=native -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math -fPIC -DBLOCK={BLOCK}".split()
+)
 COMPILERS = ("cc", "gcc", "clang")
 SECONDS = 60  # after which the compiler is given up
 # The arguments of each function: l a long, p a pointer, f a float, i an int.
