@@ -57,14 +57,18 @@ def test_a_schedule_ends_with_the_seconds_however_many_steps_they_allow():
     assert recipe.trainer.optimizer.param_groups[0]["lr"] < 0.1 * config.learning_rate
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_chosen_models_train_side_by_side(tmp_path, jobs):
-    file = tmp_path / "q.json"
-    options = ("--seconds", 1, "--model", "cnp", "--model", "np", "--jobs", jobs, "--json", file)
-    assert command("bench", "--suite", "quality", "--quick", *options).returncode == 0
-    rows = json.loads(file.read_text())["rows"]
-    assert [(row["model"], row["jobs"]) for row in rows] == [("np", jobs), ("cnp", jobs)]
-    assert all(row["seconds"] >= 1 and row["commit"] for row in rows)
+def test_models_train_side_by_side():
+    rows = quality_rows([0.3], 4, RECIPES[-2:], jobs=2)
+    assert [(row["model"], row["jobs"]) for row in rows] == [("np", 2), ("cnp", 2)]
+    assert all(row["seconds"] >= 0.3 and row["commit"] for row in rows)
+
+
+def test_chosen_models_and_jobs_reach_the_suite(monkeypatch):
+    given = []
+    monkeypatch.setattr(quality, "quality_rows", lambda *arguments: given.append(arguments) or [])
+    assert command("bench", "--suite", "quality", "--model", "np", "--model", "nvdp", "--jobs", 3).returncode == 0
+    (_, _, recipes, *_, jobs) = given[0]
+    assert (recipes, jobs) == ([("nvdp", "quick"), ("nvdp", "paper"), ("np", "quick")], 3)
 
 
 def test_options_of_the_suite_are_checked():
