@@ -133,6 +133,18 @@ def test_a_signal_finishes_the_step_saves_and_the_run_resumes_bit_for_bit(tmp_pa
     assert_same_run(stopped, whole)
 
 
+def test_a_run_that_goes_on_by_another_engine_says_so(tmp_path, short, monkeypatch):
+    with monkeypatch.context() as patched:
+        signal_at(patched, 2, signal.SIGTERM)
+        train(short, tmp_path, machine=Machine(engine="autograd"))
+    notes = train(short, tmp_path, resume=True, machine=Machine(engine="fused")).notes
+    assert notes == (
+        "steps up to 3 are by the engine autograd, the others by fused: by rounding, the run differs from one without "
+        "the interruption",
+    )
+    assert train(short, tmp_path, resume=True, machine=Machine(engine="autograd")).notes == ()
+
+
 def test_a_signal_during_the_last_step_leaves_a_finished_run(tmp_path, short, monkeypatch):
     signal_at(monkeypatch, 5, signal.SIGTERM)
     outcome = run(short, tmp_path)

@@ -121,6 +121,7 @@ class Trainer:
         step: Steps taken.
         skipped: Steps that changed nothing, as their bound or gradient was not finite.
         progress: The larger of the fractions of steps and of time; the schedule follows it.
+        engine: Computes a step, if the model has engines; kept with checkpoints, as engines differ by rounding.
     """
 
     settings: TrainingConfig
@@ -133,6 +134,7 @@ class Trainer:
     step: int = 0
     skipped: int = 0
     progress: float = 0.0
+    engine: str | None = None
 
     def steps(self) -> Iterator[Numbers | None]:
         """Take steps until the last one or the end of the time; yields the numbers of each, or None if skipped."""
@@ -281,6 +283,12 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             sums = {str(name): float(value) for name, value in checkpoint.numbers["sums"].items()}
             before = float(checkpoint.numbers["seconds"])
             trainer.resume_at(checkpoint.step, int(checkpoint.numbers["skipped"]))
+            if trainer.step < settings.steps and (other := checkpoint.numbers.get("engine")) != trainer.engine:
+                whose = f"the engine {other}" if other else "an earlier version"
+                notes.append(
+                    f"steps up to {trainer.step} are by {whose}, the others by {trainer.engine}: by rounding, "
+                    "the run differs from one without the interruption"
+                )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is no checkpoint of a run: {error}") from None
     began, saved, stopped_by = time.monotonic(), trainer.step if checkpoint else -1, None
@@ -290,7 +298,7 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
 
     def save() -> None:
         if processes.rank == 0:
-            numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds()}
+            numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds(), "engine": trainer.engine}
             tensors = state_tensors(trainer.model, trainer.optimizer)
             save_checkpoint(place, Checkpoint(trainer.step, tensors, numbers), digest)
 
@@ -388,7 +396,8 @@ def _train(
         Prefetch(draw, config.steps) as batches,
     ):
         inputs = task_inputs(config, batches.take, processes)
-        trainer = Trainer(config, model, module, optimizer, inputs, processes)
+        engine = engine_named(machine.engine).name
+        trainer = Trainer(config, model, module, optimizer, inputs, processes, engine=engine)
         title = f"{config.model.name} on {config.task}"
         outcome = train_in_folder(trainer, folder, resume, progress, title)
         if outcome.step == config.steps and processes.rank == 0:
