@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
@@ -14,12 +15,15 @@ from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.nn import compiled
-from nvdp.nn.compiled import COMPILED, engine_in_use, engine_named, loaded_kernels
+from nvdp.nn.compiled import COMPILED, compiled_basis, engine_in_use, engine_named, loaded_kernels
+from nvdp.nn.dropout import DropoutLinear, target_basis
 from nvdp.nn.fused import AUTOGRAD, FUSED, fused_kl, fused_local_noise
 from nvdp.nn.rates import LayerRates, RateBounds
 from nvdp.objectives import KLScale, variational_prior_bound
+from nvdp.training.presets import preset_config
 
 TASKS, FLOOR, CLOSE = 3, 0.01, 1e-5
+SHIPPED_CONV = cast(ModelConfig, preset_config("gp", "nvdp-conv", "quick").model)  # its targets have rates of their own
 # Typed loosely: arguments are unpacked from lists below.
 compiled_local_noise: Callable[..., Tensor] = compiled.compiled_local_noise
 compiled_kl: Callable[..., Tensor] = compiled.compiled_kl
@@ -76,6 +80,34 @@ def test_a_layer_and_its_gradients_are_those_in_double_precision(points: int, k:
     assert_same((actual,), (expected,))
     gradients = torch.autograd.grad(actual, ours, cotangent)
     assert_same(gradients, torch.autograd.grad(expected, exact, cotangent.double()))
+
+
+@needs_kernels
+@pytest.mark.parametrize("floor", [1e-5, FLOOR, 0.2])
+@pytest.mark.parametrize(("points", "k", "outputs", "functions"), [(1, 1, 1, 1), (5, 33, 2, 1), (4, 7, 6, 3)])
+def test_the_basis_of_weight_noise_is_that_in_double_precision(
+    points: int, k: int, outputs: int, functions: int, floor: float
+) -> None:
+    layer = DropoutLinear(k, outputs)
+    experts = torch.sigmoid(2 * torch.randn(TASKS, points, k)), torch.sigmoid(torch.randn(TASKS, functions))
+    cotangent, found = torch.randn(TASKS, functions, points, k + 1), []
+    for compute, dtype in ((compiled_basis, torch.float32), (target_basis, torch.float64)):
+        layer.to(dtype)
+        arguments = leaves(
+            torch.randn(TASKS, points, k, generator=torch.Generator().manual_seed(1)), *experts, dtype=dtype
+        )
+        basis = compute(layer, *arguments, RateBounds("affine", floor))
+        of_all = torch.autograd.grad(basis, [*arguments, layer.weight, layer.bias], cotangent.to(dtype))
+        found.append((basis, *of_all))
+    assert_same(*found)
+
+
+@needs_kernels
+@pytest.mark.parametrize(("samples", "kind"), [((2,), "affine"), ((), "clip")])
+def test_the_basis_of_sampled_inputs_and_of_clipped_rates_is_left_to_autograd(samples: tuple[int], kind: str) -> None:
+    layer, inputs = DropoutLinear(7, 1), torch.randn(*samples, TASKS, 5, 7)
+    rest = torch.rand(TASKS, 5, 7), torch.rand(TASKS, 1), RateBounds(kind, FLOOR)
+    assert torch.equal(compiled_basis(layer, inputs, *rest), target_basis(layer, inputs, *rest))
 
 
 @needs_kernels
@@ -143,9 +175,15 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize("bounds", ["affine", "clip"])
-def test_the_bound_and_its_gradients_are_those_of_autograd_and_of_the_same_call(bounds: str) -> None:
-    model = build_model(ModelConfig("nvdp").updated({"decoder.width": 16, "rates.bounds": bounds}))
+@pytest.mark.parametrize(
+    ("config", "bounds"),
+    [(ModelConfig("nvdp"), "affine"), (ModelConfig("nvdp"), "clip"), (SHIPPED_CONV, "affine")],
+    ids=["affine", "clip", "rates of targets"],
+)
+def test_the_bound_and_its_gradients_are_those_of_autograd_and_of_the_same_call(
+    config: ModelConfig, bounds: str
+) -> None:
+    model = build_model(config.updated({"decoder.width": 16, "rates.bounds": bounds}))
     tasks, found = GPTasks().training_batch(0, 0, 3), []
     for engine in (AUTOGRAD, COMPILED, COMPILED):
         model.engine = engine

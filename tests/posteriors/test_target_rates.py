@@ -94,7 +94,7 @@ def test_several_outputs_have_their_own_basis(small_config, generator):
         total = sum(
             MultivariateNormal(
                 mean[task, :, output],
-                basis[task, ..., output] @ basis[task, ..., output].T + std[task, :, output].square().diag(),
+                basis[task, output] @ basis[task, output].T + std[task, :, output].square().diag(),
             ).log_prob(y[task, :, output])
             for output in range(2)
         )

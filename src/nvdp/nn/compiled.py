@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nvdp.errors import InputError, unknown_name
-from nvdp.nn.dropout import NARROW, VARIANCE_FLOOR
+from nvdp.nn.dropout import NARROW, VARIANCE_FLOOR, DropoutLinear, target_basis
 from nvdp.nn.fused import (
     AUTOGRAD,
     FUSED,
@@ -37,6 +37,7 @@ from nvdp.nn.fused import (
     fused_local_noise,
     outer_products,
 )
+from nvdp.nn.rates import RateBounds
 from nvdp.system import write_whole
 
 SOURCE = Path(__file__).with_name("kernels.c")
@@ -53,6 +54,8 @@ SIGNATURES = {
     "nvdp_outputs": "lllppplffppppi",
     "nvdp_noise_gradient": "lllpppppi",
     "nvdp_gradients": "lllppppplfppppppppppi",
+    "nvdp_basis": "llllppppffpi",
+    "nvdp_basis_gradients": "llllppppffpppppi",
     "nvdp_kl": "llpplpllflppppli",
 }
 TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float, "i": ctypes.c_int}
@@ -87,10 +90,26 @@ def compiled_kl(
     return _CompiledKL.apply(floor, shapes, q, p)
 
 
+def compiled_basis(
+    layer: DropoutLinear,
+    inputs: Float[Tensor, "*sample task point k"],
+    rows: Float[Tensor, "task point k"],
+    columns: Float[Tensor, "task y"],
+    bounds: RateBounds,
+) -> Float[Tensor, "*sample task y point weight"]:
+    """What :func:`nvdp.nn.dropout.target_basis` computes."""
+    parts = inputs, rows, columns, layer.weight, layer.bias
+    if inputs.dim() != 3 or bounds.kind != "affine" or not _usable(*parts):
+        return target_basis(layer, inputs, rows, columns, bounds)
+    weights = torch.cat([layer.weight, layer.bias[None]])[:, : columns.shape[1]].mT
+    return _CompiledBasis.apply(bounds.floor, *(part.contiguous() for part in (inputs, rows, columns, weights)))
+
+
 COMPILED = Engine(
     "compiled",
     partial(fastest_local_noise, compute=compiled_local_noise),
     partial(fastest_kl, compute=compiled_kl),
+    compiled_basis,
 )
 ENGINES = {engine.name: engine for engine in (COMPILED, FUSED, AUTOGRAD)}
 
@@ -253,6 +272,30 @@ def _weights(weight: Tensor, experts: Sequence[Tensor], stride: int, floor: floa
     mean, variance = (weight.new_empty(len(experts[0]), *weight.shape) for _ in range(2))
     _call("nvdp_weights", *mean.shape, weight, *experts, stride, floor, mean, variance)
     return mean, variance
+
+
+class _CompiledBasis(torch.autograd.Function):
+    """The basis functions of the weights of a layer, and their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, floor: float, *tensors: Tensor) -> Tensor:
+        inputs, _, columns, _ = tensors
+        (tasks, points, k), outputs = inputs.shape, columns.shape[1]
+        ctx.sizes, ctx.floors = (tasks, points, k, outputs), (floor, VARIANCE_FLOOR)
+        basis = inputs.new_empty(tasks, outputs, points, k + 1)
+        _call("nvdp_basis", *ctx.sizes, *tensors, *ctx.floors, basis)
+        ctx.save_for_backward(*tensors)
+        return basis
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        *others, weights = ctx.saved_tensors
+        results = [torch.empty_like(part) for part in others]
+        by_task = weights.new_empty(len(others[0]), *weights.shape)
+        where = *ctx.sizes, *others, weights, *ctx.floors
+        _call("nvdp_basis_gradients", *where, gradient.contiguous(), *results, by_task)
+        return None, *results, by_task.sum(0)
 
 
 class _CompiledKL(torch.autograd.Function):

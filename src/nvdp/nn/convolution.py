@@ -115,32 +115,30 @@ def fused_block(
 
 
 class _Block(torch.autograd.Function):
-    """With s the sigmoid and c = h s(h) the SiLU of h, dc/dh = c + s (1 − c)."""
+    """Activations are computed again in the backward pass: that takes less time than to keep their slopes."""
 
     @staticmethod
     def forward(ctx: Any, *parts: Tensor) -> Tensor:
         maps, spatial, spatial_bias, across, across_bias = parts
         maps = maps.contiguous(memory_format=torch.channels_last)
-        gate = torch.sigmoid(maps)
-        inputs = maps * gate
+        inputs = F.silu(maps)
         filtered = F.conv2d(inputs, spatial, spatial_bias, padding=_around(spatial), groups=_groups(spatial))
         filtered = filtered.contiguous(memory_format=torch.channels_last)
-        second_gate = torch.sigmoid(filtered)
-        hidden = filtered.mul_(second_gate)
-        ctx.save_for_backward(gate, inputs, second_gate, hidden, spatial, across)
-        outputs = torch.addmm(_by_cell(maps), _by_cell(hidden), across[:, :, 0, 0].mT).add_(across_bias)
+        hidden = F.silu(_by_cell(filtered))
+        ctx.save_for_backward(maps, inputs, filtered, hidden, spatial, across)
+        outputs = torch.addmm(_by_cell(maps), hidden, across[:, :, 0, 0].mT).add_(across_bias)
         return outputs.view(_by_cell_shape(maps)).permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        gate, inputs, second_gate, hidden, spatial, across = ctx.saved_tensors
+        maps, inputs, filtered, hidden, spatial, across = ctx.saved_tensors
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         by_cell = _by_cell(gradient)
-        across_gradient = torch.mm(by_cell.mT, _by_cell(hidden))[:, :, None, None]
-        by_hidden = torch.mm(by_cell, across[:, :, 0, 0]).mul_(_silu_slope(_by_cell(hidden), _by_cell(second_gate)))
+        across_gradient = torch.mm(by_cell.mT, hidden)[:, :, None, None]
+        by_filtered = _silu_gradient(torch.mm(by_cell, across[:, :, 0, 0]), _by_cell(filtered))
         by_inputs, spatial_gradient, _ = torch.ops.aten.convolution_backward(
-            by_hidden.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2),
+            by_filtered.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2),
             inputs,
             spatial,
             None,
@@ -154,9 +152,9 @@ class _Block(torch.autograd.Function):
         )
         # As matrices: with a grid of one row, operations on four axes may not see that all have one layout.
         by_inputs = _by_cell(by_inputs.contiguous(memory_format=torch.channels_last))
-        by_maps = torch.addcmul(by_cell, by_inputs, _silu_slope(_by_cell(inputs), _by_cell(gate)))
+        by_maps = _silu_gradient(by_inputs, _by_cell(maps)).add_(by_cell)
         by_maps = by_maps.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2)
-        return by_maps, spatial_gradient, by_hidden.sum(0), across_gradient, by_cell.sum(0)
+        return by_maps, spatial_gradient, by_filtered.sum(0), across_gradient, by_cell.sum(0)
 
 
 def _around(kernel: Tensor) -> list[int]:
@@ -178,10 +176,10 @@ def _by_cell(maps: Float[Tensor, "task channel row column"]) -> Float[Tensor, "c
     return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
 
 
-def _silu_slope(
-    silu: Float[Tensor, "cell channel"], gate: Float[Tensor, "cell channel"]
+def _silu_gradient(
+    gradient: Float[Tensor, "cell channel"], inputs: Float[Tensor, "cell channel"]
 ) -> Float[Tensor, "cell channel"]:
-    return torch.lerp(silu, torch.ones_like(silu[:1]), gate)
+    return torch.ops.aten.silu_backward(gradient, inputs)
 
 
 class ContextConvolution(nn.Module):
@@ -233,9 +231,11 @@ class ContextConvolution(nn.Module):
         """Encode a context once, for any number of targets."""
         near = self._near(self.x_scale(context.x))
         values = torch.cat([torch.ones_like(context.y[..., :1]), self.y_scale(context.y)], dim=-1)
-        values = (values * context.mask[..., None]).mT[..., None]  # (task, 1 + y, point, 1)
-        rows = near[0][:, None] if self.x_dim == 2 else torch.ones_like(values[:, :1])
-        gridded = (rows * values).mT @ near[-1][:, None]  # (task, 1 + y, row, column)
+        values = (values * context.mask[..., None]).mT  # (task, 1 + y, point)
+        if self.x_dim == 1:
+            gridded = (values @ near[0])[:, :, None]  # (task, 1 + y, row, column)
+        else:
+            gridded = (near[0][:, None] * values[..., None]).mT @ near[1][:, None]
         density, sums = gridded[:, :1], gridded[:, 1:]
         maps = torch.cat([density, sums / (density + LITTLE)], dim=1)
         size = maps.shape[-2:]

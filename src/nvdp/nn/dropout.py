@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from nvdp.nn.mlp import AS_GIVEN, InputScale, activated, activation_named, fan_in_uniform
-from nvdp.nn.rates import LayerRates
+from nvdp.nn.rates import LayerRates, RateBounds
 from nvdp.randomness import standard_normal, tabled_normal
 
 VARIANCE_FLOOR = 1e-10  # keeps the gradient of √ finite where an input is zero
@@ -130,6 +130,31 @@ def local_noise(
     return torch.addcmul(*local_moments(layer, inputs, rates), noise)
 
 
+def target_basis(
+    layer: DropoutLinear,
+    inputs: Float[Tensor, "*sample task point k"],
+    rows: Float[Tensor, "task point k"],
+    columns: Float[Tensor, "task y"],
+    bounds: RateBounds,
+) -> Float[Tensor, "*sample task y point weight"]:
+    """A √(P(1−P)) θ with rates P of each point, by plain autograd: the basis functions of the layer's weight noise.
+
+    Args:
+        layer: θ; its first columns are used.
+        inputs: A.
+        rows: s(a) of each point.
+        columns: s(b) s(c) of these columns.
+        bounds: Of P.
+
+    Returns:
+        One basis function for each weight; the last one is the bias, whose input and row expert are 1.
+    """
+    weights = torch.cat([layer.weight, layer.bias[None]])[:, : columns.shape[1]].mT  # (y, weight)
+    inputs, rows = (torch.cat([part, torch.ones_like(part[..., :1])], dim=-1) for part in (inputs, rows))
+    rates = bounds(rows[:, None] * columns[..., None, None])  # (task, y, point, weight)
+    return inputs.unsqueeze(-3) * ((rates * (1 - rates) + VARIANCE_FLOOR).sqrt() * weights[:, None])
+
+
 def with_noise(
     mean: Float[Tensor, "*shape"], std: Float[Tensor, "*shape"], generator: torch.Generator | None
 ) -> Float[Tensor, "*shape"]:
@@ -138,6 +163,7 @@ def with_noise(
 
 
 LocalNoiseFunction = Callable[[DropoutLinear, Tensor, LayerRates, Tensor], Tensor]
+BasisFunction = Callable[[DropoutLinear, Tensor, Tensor, Tensor, RateBounds], Tensor]
 
 
 class LocalNoise:

@@ -47,7 +47,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nvdp.errors import InputError
-from nvdp.nn.dropout import NARROW, VARIANCE_FLOOR, DropoutLinear, LocalNoiseFunction, affine, local_noise
+from nvdp.nn.dropout import (
+    NARROW,
+    VARIANCE_FLOOR,
+    BasisFunction,
+    DropoutLinear,
+    LocalNoiseFunction,
+    affine,
+    local_noise,
+    target_basis,
+)
 from nvdp.nn.rates import LayerRates, experts_of, network_kl
 
 GRID_LIMIT = 2**24  # tasks × K × D beyond which the grid of rates is never formed
@@ -56,11 +65,12 @@ KL_CHUNK = 2**20  # numbers of both sides' grids at a time: bounds memory; small
 
 @dataclass(frozen=True)
 class Engine:
-    """How the two computations that dominate a training step are done."""
+    """How the computations that dominate a training step are done."""
 
     name: str
     local_noise: LocalNoiseFunction
     kl: Callable[[Sequence[LayerRates], Sequence[LayerRates]], Float[Tensor, " task"]]
+    basis: BasisFunction = target_basis
 
 
 def fastest_local_noise(

@@ -134,6 +134,67 @@ void nvdp_gradients(long tasks, long k, long d, const float *theta, const float 
     }
 }
 
+/* Φ = A √(P(1−P)) θ with rates of each point; the last weight is the bias, whose input and row expert are 1. θ has a
+   row for each of the `outputs`, as has Φ for each task. */
+void nvdp_basis(long tasks, long points, long k, long outputs, const float *inputs, const float *rows,
+                const float *columns, const float *theta, float floor, float least, float *basis, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (long t = 0; t < tasks; t++)
+        for (long o = 0; o < outputs; o++) {
+            const float c = (1 - 2 * floor) * columns[t * outputs + o], *theta_row = theta + o * (k + 1);
+            const float of_bias = c + floor, bias = sqrtf(of_bias - of_bias * of_bias + least) * theta_row[k];
+            for (long i = 0; i < points; i++) {
+                const float *a = inputs + (t * points + i) * k, *r = rows + (t * points + i) * k;
+                float *out = basis + ((t * outputs + o) * points + i) * (k + 1);
+#pragma omp simd
+                for (long j = 0; j < k; j++) {
+                    const float rate = c * r[j] + floor;
+                    out[j] = a[j] * sqrtf(rate - rate * rate + least) * theta_row[j];
+                }
+                out[k] = bias;
+            }
+        }
+}
+
+/* The gradients of what Φ is made of, from ∂Φ; ∂θ is left for each task. */
+void nvdp_basis_gradients(long tasks, long points, long k, long outputs, const float *inputs, const float *rows,
+                          const float *columns, const float *theta, float floor, float least, const float *gradient,
+                          float *inputs_gradient, float *rows_gradient, float *columns_gradient, float *theta_gradient,
+                          int threads) {
+    const float span = 1 - 2 * floor;
+    memset(inputs_gradient, 0, tasks * points * k * sizeof(float));
+    memset(rows_gradient, 0, tasks * points * k * sizeof(float));
+    memset(theta_gradient, 0, tasks * outputs * (k + 1) * sizeof(float));
+#pragma omp parallel for num_threads(threads)
+    for (long t = 0; t < tasks; t++)
+        for (long o = 0; o < outputs; o++) {
+            const float c = span * columns[t * outputs + o], *theta_row = theta + o * (k + 1);
+            float *of_theta = theta_gradient + (t * outputs + o) * (k + 1), of_biases = 0;
+            double of_column = 0;
+            for (long i = 0; i < points; i++) {
+                const float *a = inputs + (t * points + i) * k, *r = rows + (t * points + i) * k;
+                const float *g = gradient + ((t * outputs + o) * points + i) * (k + 1);
+                float *of_a = inputs_gradient + (t * points + i) * k, *of_r = rows_gradient + (t * points + i) * k;
+                float sum = 0;
+#pragma omp simd reduction(+ : sum)
+                for (long j = 0; j < k; j++) {
+                    const float rate = c * r[j] + floor, std = sqrtf(rate - rate * rate + least);
+                    const float g_std = g[j] * std, of_rate = g[j] * a[j] * theta_row[j] * (0.5f - rate) / std;
+                    of_a[j] += g_std * theta_row[j];
+                    of_theta[j] += g_std * a[j];
+                    of_r[j] += of_rate * c;
+                    sum += of_rate * r[j];
+                }
+                of_column += sum;
+                of_biases += g[k];
+            }
+            const float of_bias = c + floor, std = sqrtf(of_bias - of_bias * of_bias + least);
+            of_theta[k] = of_biases * std;
+            of_column += of_biases * theta_row[k] * (0.5f - of_bias) / std;
+            columns_gradient[t * outputs + o] = span * (float)of_column;
+        }
+}
+
 /* The columns of one layer of one task, of both posteriors: experts, gradients, and products of variances. */
 struct side {
     const float *b;

@@ -195,7 +195,7 @@ def _joint_log_density(
 class _SquareAndLogDeterminant(torch.autograd.Function):
     """rᵀC⁻¹r + log |C| of C = I + BBᵀ, and where C could not be factorised.
 
-    With a = C⁻¹r the gradients are ∂r = 2a and ∂B = 2(C⁻¹B − a aᵀB). Where B has fewer columns than rows,
+    With a = C⁻¹r the gradients are ∂r = 2a and ∂B = 2(C⁻¹ − aaᵀ)B. Where B has fewer columns than rows,
     M = I + BᵀB takes the place of C: log |C| = log |M|, C⁻¹B = BM⁻¹ and a = r − BM⁻¹Bᵀr.
     """
 
@@ -216,7 +216,8 @@ class _SquareAndLogDeterminant(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, cotangent: Tensor, _: Tensor) -> tuple[Tensor, Tensor]:
         b, a, factor = ctx.saved_tensors
-        inverse = torch.cholesky_inverse(factor)
-        whitened = inverse @ b if b.shape[-1] > b.shape[-2] else b @ inverse  # C⁻¹B
         twice = 2 * cotangent[..., None, None]
-        return twice * (whitened - a @ (a.mT @ b)), twice * a
+        inverse, twice_a = torch.cholesky_inverse(factor), twice * a
+        if b.shape[-1] > b.shape[-2]:
+            return (twice * inverse - twice_a @ a.mT) @ b, twice_a
+        return b @ (twice * inverse) - twice_a @ (a.mT @ b), twice_a

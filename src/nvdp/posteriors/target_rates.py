@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from nvdp.nn.dropout import LayerForward, MeanWeights, SampledWeights
 from nvdp.posteriors.base import Features, groups_of
 from nvdp.posteriors.dropout import KeptWeights, largest_array
-from nvdp.posteriors.integrated import SMALLEST_VARIANCE, IntegratedPosterior, LastLayer
+from nvdp.posteriors.integrated import IntegratedPosterior, LastLayer
 from nvdp.posteriors.prediction import Prediction
 from nvdp.randomness import standard_normal
 
@@ -64,16 +64,17 @@ class TargetRatesPosterior(IntegratedPosterior):
         """At the mean of the hidden layers."""
         return self._integrated(x, MeanWeights())
 
-    def _noise(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "sample task weight y"]:
+    def _noise(self, samples: int, generator: torch.Generator | None) -> Float[Tensor, "sample task y weight"]:
         weights = self._last()[0].shape[0] + 1  # the last one is the bias
-        return standard_normal((samples, len(self.like), weights, self.likelihood.y_dim), self.like, generator)
+        noise = standard_normal((samples, len(self.like), weights, self.likelihood.y_dim), self.like, generator)
+        return noise.mT  # drawn weight by weight: a seed gives the functions that it gave in earlier versions
 
     def _functions(
-        self, x: Tensor, way: SampledWeights, noise: Float[Tensor, "sample task weight y"]
+        self, x: Tensor, way: SampledWeights, noise: Float[Tensor, "sample task y weight"]
     ) -> Float[Tensor, "sample task point output"]:
         seen = self.seen(x)
         outputs, basis = self._outputs_and_basis(self._hidden(x, way, seen), seen)
-        offset = torch.einsum("stpwy,stwy->stpy", basis, noise)
+        offset = torch.einsum("stypw,styw->stpy", basis, noise)
         return outputs + F.pad(offset, (0, outputs.shape[-1] - offset.shape[-1]))
 
     def _hidden(self, x: Tensor, way: LayerForward, seen: Tensor | None) -> Float[Tensor, "*sample task point k"]:
@@ -81,23 +82,16 @@ class TargetRatesPosterior(IntegratedPosterior):
 
     def _last_layer(self, hidden: Tensor, seen: Any) -> LastLayer:
         outputs, basis = self._outputs_and_basis(hidden, seen)
-        return LastLayer(outputs, lambda: basis.square().sum(-2), lambda: basis.movedim(-1, -3))
+        return LastLayer(outputs, lambda: basis.square().sum(-1).mT, lambda: basis)
 
     def _outputs_and_basis(
         self, hidden: Float[Tensor, "*sample task point k"], seen: Any
-    ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task point weight y"]]:
+    ) -> tuple[Float[Tensor, "*sample task point output"], Float[Tensor, "*sample task y point weight"]]:
         """Mean outputs, and a_k(x) √(P(1−P)) θ of the function with the bias as a last weight."""
         (layer, rates), size = self._last(), self.likelihood.y_dim
         rows, columns, of_bias = self._rows_at(seen), rates.columns * rates.layer, rates.bias()[:, None]
-        of_function = rates.bounds(rows[..., None] * columns[:, None, None, :size])
-        weight_std, bias_std = (
-            (rate * (1 - rate) + SMALLEST_VARIANCE).sqrt() * theta[..., :size]
-            for rate, theta in ((of_function, layer.weight), (of_bias[..., :size], layer.bias))
-        )
-        basis = hidden[..., None] * weight_std
-        bias = bias_std[:, :, None].expand(*basis.shape[:-2], 1, size)
         outputs = self._mean(hidden, rows, columns) + (1 - of_bias) * layer.bias
-        return outputs, torch.cat([basis, bias], dim=-2)
+        return outputs, self.engine.basis(layer, hidden, rows, columns[:, :size], rates.bounds)
 
     def _mean(
         self,

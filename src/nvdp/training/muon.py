@@ -74,7 +74,10 @@ class Muon(Optimizer):
 
     def _orthogonal(self, matrices: list[nn.Parameter], lr: float, momentum: float) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        averages = [self.state[p].setdefault("momentum", torch.zeros_like(p)) for p in matrices]
+        for matrix in matrices:
+            if "momentum" not in self.state[matrix]:
+                self.state[matrix]["momentum"] = torch.zeros_like(matrix)
+        averages = [self.state[matrix]["momentum"] for matrix in matrices]
         torch._foreach_lerp_(averages, gradients, 1 - momentum)
         ahead = [_stack(update) for update in torch._foreach_lerp(gradients, averages, momentum)]
         steps = polar_factors(torch.cat(ahead))
@@ -139,12 +142,12 @@ def polar_factors(matrices: Float[Tensor, "matrix row column"]) -> Float[Tensor,
             gram = x @ x.mT
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         return x.mT if tall else x
-    gram = x @ x.mT
-    product = torch.eye(len(gram[0]), dtype=x.dtype, device=x.device)
-    for _ in range(ITERATIONS):
+    gram, product = x @ x.mT, None
+    for iteration in range(ITERATIONS):
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         polynomial.diagonal(dim1=1, dim2=2).add_(a)
-        product = polynomial @ product
-        gram = polynomial @ gram @ polynomial
+        product = polynomial if product is None else polynomial @ product
+        if iteration < ITERATIONS - 1:
+            gram = polynomial @ gram @ polynomial
     x = product @ x
     return x.mT if tall else x
