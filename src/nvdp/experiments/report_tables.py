@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -30,18 +30,24 @@ ACTIVE_SIZES = (1, 3, 5, 10, 20)  # context points shown in the table
 
 @dataclass(frozen=True)
 class Results:
-    """A folder of result files, of which one budget is shown."""
+    """A folder of result files, of which one budget is shown; each is read once."""
 
     folder: Path
     budget: str = "cpu"
+    _runs: dict[str, dict[str, Result]] = field(default_factory=dict, repr=False, compare=False)
+    _figures: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def runs(self, what: str) -> dict[str, Result]:
         """The results of an experiment by name of the run."""
-        return read_results(self.folder, what, self.budget)
+        if what not in self._runs:
+            self._runs[what] = read_results(self.folder, what, self.budget)
+        return dict(self._runs[what])
 
     def figure(self, what: str) -> Any | None:
         """The data of an experiment's figure, or None."""
-        return read_figure(self.folder, what, self.budget)
+        if what not in self._figures:
+            self._figures[what] = read_figure(self.folder, what, self.budget)
+        return self._figures[what]
 
     def table1(self, kind: str) -> dict[str, Result]:
         """Rows of table 1 in the paper's order: kind is "learned", "fixed" or "shipped"."""
