@@ -1,9 +1,9 @@
-"""The compiled loops against those of `fused` in double precision; what happens where nothing can be compiled."""
+"""The compiled loops against those of `fused` in double precision."""
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import cast
 
 import pytest
@@ -15,10 +15,11 @@ from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.nn import compiled
-from nvdp.nn.compiled import COMPILED, compiled_basis, engine_in_use, engine_named, loaded_kernels
+from nvdp.nn.compiled import COMPILED, compiled_basis, engine_named, engine_of
 from nvdp.nn.dropout import DropoutLinear, target_basis
-from nvdp.nn.fused import AUTOGRAD, FUSED, fused_kl, fused_local_noise
-from nvdp.nn.rates import LayerRates, RateBounds
+from nvdp.nn.fused import AUTOGRAD, fused_kl, fused_local_noise
+from nvdp.nn.kernels import loaded_kernels
+from nvdp.nn.rates import RateBounds
 from nvdp.objectives import KLScale, variational_prior_bound
 from nvdp.training.presets import preset_config
 
@@ -35,17 +36,6 @@ def seed() -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
-
-
-@pytest.fixture
-def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """As in a new process of a user with an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.delenv("NVDP_COMPILE", raising=False)
-    loaded_kernels.cache_clear()
-    yield tmp_path / "nvdp"
-    loaded_kernels.cache_clear()
 
 
 def leaves(*tensors: Tensor, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -161,14 +151,16 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
     shapes = [(70, 33)]
     arguments, noise = layer_arguments(9, 70, 33), torch.randn(TASKS, 9, 33)
     q, p, results = all_experts(shapes), all_experts(shapes), []
-    before = torch.get_num_threads()
+    before, layer, columns = torch.get_num_threads(), DropoutLinear(70, 1), torch.rand(TASKS, 1)
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             ours, sides = leaves(*arguments), leaves(q, p)
             outputs, kl = compiled_local_noise(*ours, noise, FLOOR), compiled_kl(*sides, shapes, FLOOR)
             of_experts = torch.autograd.grad(outputs.sum(), ours)[3:]
-            results.append([outputs, kl, *of_experts, *torch.autograd.grad(kl.sum(), sides)])
+            basis = compiled_basis(layer, ours[0], arguments[0].sigmoid(), columns, RateBounds())
+            of_basis = torch.autograd.grad(basis.sum(), [ours[0], layer.weight])
+            results.append([outputs, kl, *of_experts, *torch.autograd.grad(kl.sum(), sides), basis, *of_basis])
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in results[1:] for a, b in zip(results[0], other, strict=True))
@@ -201,60 +193,88 @@ def test_the_bound_and_its_gradients_are_those_of_autograd_and_of_the_same_call(
         assert torch.equal(ours, again)
 
 
+@needs_kernels
+def test_numbers_that_are_not_finite_stay_so() -> None:
+    q, broken = all_experts([(7, 4)]), all_experts([(7, 4)])
+    broken[1, 0] = torch.nan
+    for kl in (compiled_kl(broken, q, [(7, 4)], FLOOR), compiled_kl(q, broken, [(7, 4)], FLOOR)):
+        assert kl.isnan().tolist() == [False, True, False]
+
+
+@needs_kernels
+def test_the_strides_of_experts_do_not_matter() -> None:
+    shapes = [(7, 4), (4, 2)]
+    q, p = all_experts(shapes), all_experts(shapes)
+    wide = torch.rand(TASKS, 50)
+    wide[:, 3 : 3 + q.shape[1]] = q
+    for other in (wide[:, 3 : 3 + q.shape[1]], q.t().contiguous().t()):
+        assert torch.equal(compiled_kl(other, p, shapes, FLOOR), compiled_kl(q, p, shapes, FLOOR))
+        assert torch.equal(compiled_kl(p, other, shapes, FLOOR), compiled_kl(p, q, shapes, FLOOR))
+
+
+@needs_kernels
+@pytest.mark.parametrize(("tasks", "points"), [(0, 5), (2, 0)])
+def test_empty_tasks_and_tasks_without_points(tasks: int, points: int) -> None:
+    experts = torch.rand(tasks, 12).split([7, 4, 1], dim=-1)
+    ours = leaves(torch.rand(tasks, points, 7), torch.rand(7, 4), torch.rand(4), *experts)
+    outputs = compiled_local_noise(*ours, torch.rand(tasks, points, 4), FLOOR)
+    assert outputs.shape == (tasks, points, 4)
+    assert all(not gradient.any() for gradient in torch.autograd.grad(outputs.sum(), ours))
+    basis = compiled_basis(DropoutLinear(7, 4), ours[0], ours[0].detach(), torch.rand(tasks, 1), RateBounds())
+    assert basis.shape == (tasks, 1, points, 8)
+
+
+@needs_kernels
+def test_hooks_on_saved_tensors_do_not_change_gradients() -> None:
+    ours, noise = leaves(*layer_arguments(5, 7, 4)), torch.randn(TASKS, 5, 4)
+    expected = torch.autograd.grad(compiled_local_noise(*ours, noise, FLOOR).sum(), ours)
+    copied = torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format), lambda tensor: tensor
+    )
+    with copied:
+        outputs = compiled_local_noise(*ours, noise, FLOOR)
+    assert_same(torch.autograd.grad(outputs.sum(), ours), expected)
+
+
+@needs_kernels
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    q = all_experts([(7, 4)])
+    with pytest.raises(InputError, match=r"shape \(3, 12\); expected \(3, 24\)"):
+        compiled_kl(q, q, [(7, 4), (7, 4)], FLOOR)
+    layer, inputs, columns = DropoutLinear(7, 1), torch.rand(TASKS, 5, 7), torch.rand(TASKS, 1)
+    for rows, own_columns in ((torch.rand(1, 5, 7), columns), (inputs, columns[:1]), (inputs, torch.rand(TASKS, 2))):
+        with pytest.raises(InputError, match="a tensor has shape"):
+            inspect.unwrap(compiled_basis)(layer, inputs, rows, own_columns, RateBounds())  # unchecked, as in use
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "device", "full", "used"),
+    [
+        (ModelConfig("nvdp"), "fused", "cpu", True, "fused"),
+        (ModelConfig("nvdp"), "compiled", "cpu", True, engine_named("compiled").name),
+        (ModelConfig("nvdp"), "compiled", "cpu", False, "fused"),
+        (ModelConfig("nvdp"), "compiled", "meta", True, "fused"),
+        (ModelConfig("nvdp").updated({"rates.bounds": "clip"}), "compiled", "cpu", True, "autograd"),
+        (ModelConfig("cnp"), "compiled", "cpu", True, None),
+    ],
+)
+def test_the_engine_of_a_model_is_the_one_that_computes_it(
+    model: ModelConfig, name: str, device: str, full: bool, used: str | None
+) -> None:
+    assert engine_of(build_model(model), name, torch.device(device), full) == used
+
+
 def test_double_precision_is_left_to_fused() -> None:
     shapes = [(7, 4)]
     q, p = all_experts(shapes).double(), all_experts(shapes).double()
     assert torch.equal(compiled_kl(q, p, shapes, FLOOR), fused_kl(q, p, shapes, FLOOR))
 
 
-@needs_kernels
-def test_the_kernels_are_compiled_once_for_all_processes(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_named("compiled") is COMPILED
-    assert len(list(fresh.iterdir())) == 1  # nothing else is left behind
-    loaded_kernels.cache_clear()
-    monkeypatch.setattr(compiled, "_compile", None)
-    assert engine_in_use("compiled") == "compiled"
-
-
-@needs_kernels
-def test_a_damaged_file_is_compiled_again(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "_digest", lambda _: "0")
-    fresh.mkdir()
-    (fresh / "kernels-0.so").write_bytes(b"\x7fELF")
-    assert engine_in_use("compiled") == "compiled"
-    assert (fresh / "kernels-0.so").stat().st_size > 1000
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "why"),
-    [
-        ("PATH", "", "no C compiler"),
-        ("CC", "false", "false cannot compile"),
-        ("CC", "/no/compiler", "cannot compile"),
-        ("XDG_CACHE_HOME", "/dev/null", "cannot compile"),
-        ("NVDP_COMPILE", "0", "NVDP_COMPILE=0"),
-    ],
-)
-def test_without_a_compiler_or_a_cache_the_engine_is_fused_and_says_why(
-    fresh: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
-) -> None:
-    monkeypatch.setenv(variable, value)
-    assert engine_named("compiled") is FUSED
-    assert engine_in_use("compiled").startswith("fused (")
-    assert why in engine_in_use("compiled")
-    shapes = [(7, 4)]
-    q, p = all_experts(shapes), all_experts(shapes)
-    assert torch.equal(compiled_kl(q, p, shapes, FLOOR), fused_kl(q, p, shapes, FLOOR))
-    experts = (part for part in q.split([7, 4, 1], dim=-1))
-    rates = LayerRates(*experts, RateBounds("affine", FLOOR))
-    assert torch.equal(COMPILED.kl([rates], [rates]), torch.zeros(TASKS))
-
-
 def test_importing_and_predicting_compile_nothing() -> None:
     code = (
-        "import torch, nvdp, nvdp.training.loop; from nvdp.nn.compiled import loaded_kernels\n"
+        "import torch, nvdp, nvdp.training.loop; from nvdp.nn.kernels import _loaded\n"
         "nvdp.load('gp-nvdp').model.adapt(torch.zeros(2, 1), torch.zeros(2, 1)).predict(torch.zeros(2, 1))\n"
-        "assert loaded_kernels.cache_info().misses == 0"
+        "assert _loaded.cache_info().misses == 0"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -4,11 +4,14 @@ Every row is a training of its own, whose schedule ends with its seconds. So a s
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
@@ -25,7 +28,7 @@ from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
-from nvdp.system import keep_freed_memory, source_commit, use_threads
+from nvdp.system import keep_freed_memory, source_commit, terminated_as_exit, use_threads
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import trainer_in_memory
 from nvdp.training.presets import preset_config
@@ -46,8 +49,8 @@ RECIPES = (  # model, preset
     ("cnp", "quick"),
 )
 SECONDS = (30.0, 60.0, 120.0, 300.0, 1_200.0)
-# Some tasks are far worse than others: the LL of 128 has a standard error of 0.05 to 0.1, of 1,024 one of 0.02 to 0.04.
 UNLIMITED = 10**9  # steps: the clock ends a training
+# Some tasks are far worse than others: the LL of 128 has a standard error of 0.05 to 0.1, of 1,024 one of 0.02 to 0.04.
 TRIAL_STEPS, VALIDATION_TASKS, QUICK_TASKS, SAMPLES = 10, 1_024, 128, 4
 MIN_STD = ModelConfig().likelihood.min_std
 NOTES = {
@@ -55,7 +58,7 @@ NOTES = {
     "seconds": "processor time of training alone, data generation included; scoring is not counted",
     "LL": f"mean parameters, validation tasks, the same for all; E log is the paper's formula, {SAMPLES} samples",
     "LL_stderr": "over tasks",
-    "jobs": "trainings side by side; with several, processor time has what they cost each other",
+    "jobs": "trainings side by side; with several, they slow each other down",
     "ceiling_LL": "exact GP that knows each task's kernel, σ ≥ 0.1",
     "attainable_LL": "exact GP that must infer the kernel from the context, as the models must, σ ≥ 0.1",
 }
@@ -141,15 +144,16 @@ def quality_rows(
     rows = list(done)
     wanted = [(model, preset, budget) for budget in sorted(seconds) for model, preset in recipes_of]
     known = {_key(row) for row in rows}
-    for new in _trained_rows([one for one in wanted if one not in known], validation, jobs):
-        rows.append(new)
-        known.add(_key(new))
-        rows.sort(key=_place)
-        if save is not None:
-            save(rows)
-        if say is not None:
-            count = len(known.intersection(wanted))
-            say(f"{new['model']}, {new['recipe']}, {new['budget']:g} s: LL {new['LL']:.3f} ({count} of {len(wanted)})")
+    with closing(_trained_rows([one for one in wanted if one not in known], validation, jobs)) as trained:
+        for new in trained:
+            rows.append(new)
+            known.add(_key(new))
+            rows.sort(key=_place)
+            if save is not None:
+                save(rows)
+            if say is not None:
+                which = f"{new['model']}, {new['recipe']}, {new['budget']:g} s"
+                say(f"{which}: LL {new['LL']:.3f} ({len(known.intersection(wanted))} of {len(wanted)})")
     return rows
 
 
@@ -170,18 +174,21 @@ def _place(row: dict[str, Any]) -> tuple[float, int]:
     return row["budget"], RECIPES.index(recipe) if recipe in RECIPES else len(RECIPES)
 
 
-def _trained_rows(wanted: Sequence[tuple[str, str, float]], validation: int, jobs: int) -> Iterator[dict[str, Any]]:
+def _trained_rows(
+    wanted: Sequence[tuple[str, str, float]], validation: int, jobs: int
+) -> Generator[dict[str, Any], None, None]:
     """The rows of what is wanted, as they are done."""
     if jobs == 1:
         yield from (trained_row(*one, validation) | {"jobs": 1} for one in wanted)
         return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, _prepare_process, (torch.get_num_threads(),)) as pool:
+    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    start = _prepare_process, (torch.get_num_threads(), os.getpid())
+    with terminated_as_exit(), ProcessPoolExecutor(jobs, context, *start) as pool:
         try:
             for done in as_completed([pool.submit(trained_row, *one, validation) for one in wanted]):
                 yield done.result() | {"jobs": jobs}
-        except BaseException as error:  # Ctrl-C too
-            for process in multiprocessing.active_children():
+        except BaseException as error:  # Ctrl-C and SIGTERM too
+            for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             if isinstance(error, BrokenProcessPool):
                 said = "a process that trained was killed, perhaps for lack of memory; fewer --jobs need less"
@@ -189,22 +196,18 @@ def _trained_rows(wanted: Sequence[tuple[str, str, float]], validation: int, job
             raise
 
 
-def _prepare_process(threads: int) -> None:
+def _prepare_process(threads: int, parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its processes
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     keep_freed_memory()
     use_threads(threads)
 
 
-def all_machines(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of one machine and, of trainings that it did not run, those of other machines; by seconds and recipe.
-
-    >>> here = {"model": "cnp", "recipe": "quick", "budget": 30.0, "LL": 0.4}
-    >>> there = here | {"budget": 1_200.0, "LL": 0.9}
-    >>> [row["LL"] for row in all_machines([here], [there, here | {"LL": 0.5}])]
-    [0.4, 0.9]
-    """
-    by_key = {_key(row): row for row in [*reversed(others), *rows]}
-    return sorted(by_key.values(), key=_place)
+def _end_with(parent: int) -> None:
+    """End this process when its parent is gone, e.g. killed."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)
 
 
 def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -223,10 +226,10 @@ def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, A
     >>> "before_LL" in beside_earlier([row], [row])[0]
     False
     """
-    known = {(row["model"], row["recipe"], row["budget"]): row for row in earlier}
+    known = {_key(row): row for row in earlier}
 
     def beside(row: dict[str, Any]) -> dict[str, Any]:
-        before = known.get((row["model"], row["recipe"], row["budget"]), row)
+        before = known.get(_key(row), row)
         same = (before["LL"], before["steps"]) == (row["LL"], row["steps"])
         return row if same else row | {"before_LL": before["LL"]}
 
@@ -239,7 +242,7 @@ def not_run(rows: Sequence[dict[str, Any]]) -> str:
     >>> not_run([{"model": name, "recipe": preset, "budget": s} for s in SECONDS[:-1] for name, preset in RECIPES])
     'Not run: 1,200 s of all models.'
     """
-    done = {(row["model"], row["recipe"], row["budget"]) for row in rows}
+    done = {_key(row) for row in rows}
     parts = []
     for seconds in SECONDS:
         missing = [recipe for recipe in RECIPES if (*recipe, seconds) not in done]

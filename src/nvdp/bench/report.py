@@ -72,14 +72,12 @@ def speed_page(folder: Path, figures: Path) -> str | None:
     sections = []
     for name in TEXTS:
         if (path := folder / f"{name}.json").exists():
-            result = drawn = read_json(path, "suite", "machine", "rows")
+            result = read_json(path, "suite", "machine", "rows")
             others = [read_json(other, "suite", "machine", "rows") for other in other_machines(folder, name)]
-            if name == "quality":
-                drawn = result | {"rows": quality.all_machines(result["rows"], [r for o in others for r in o["rows"]])}
-                if (before := folder / EARLIER_QUALITY).exists():
-                    earlier = read_json(before, "suite", "machine", "rows")
-                    result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
-            draw(drawn, figures / f"bench-{name}.png")
+            draw(result, figures / f"bench-{name}.png")
+            if name == "quality" and (before := folder / EARLIER_QUALITY).exists():
+                earlier = read_json(before, "suite", "machine", "rows")
+                result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
             sections.append("\n".join(_section(result, others)))
     return "\n".join([INTRODUCTION, *sections]) if sections else None
 
@@ -129,8 +127,7 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
 
 def _equal_seconds() -> Iterator[str]:
     yield "### Log-likelihood on other machines\n"
-    yield "A second of another processor is not the same work: compare rows of one table. The figure above has the rows"
-    yield "of all machines.\n"
+    yield "A second of another processor is not the same work: compare rows of one table.\n"
 
 
 def _floors(results: Sequence[dict[str, Any]]) -> Iterator[str]:

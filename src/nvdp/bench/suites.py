@@ -9,6 +9,7 @@ import nvdp
 from nvdp.bench import adapt, fewshot, quality, real, step, tables
 from nvdp.bench.timing import machine
 from nvdp.errors import unknown_name
+from nvdp.nn.compiled import engine_in_use
 from nvdp.system import keep_freed_memory, source_commit, use_threads
 
 Row = dict[str, Any]
@@ -16,6 +17,7 @@ Cell = Callable[[Row], str]
 TABLE_METHODS = ("ours", "hierarchical", "mixed")
 EMPTY = "–"
 BFLOAT16 = "bfloat16, all cores"
+TRAINING_SUITES = ("step", "growth", "quality")  # in which an engine computes the steps
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,14 @@ def suite_result(name: str, rows: list[Row], quick: bool = False, keeps_freed_me
     Returns:
         An object for JSON.
     """
+    on = machine(keeps_freed_memory)
+    if name in TRAINING_SUITES:
+        on["engine"] = engine_in_use("compiled")
     return {
         "suite": name,
         "quick": quick,
         "commit": source_commit() or nvdp.__version__,
-        "machine": machine(keeps_freed_memory),
+        "machine": on,
         "notes": SUITES[name].notes,
         "rows": rows,
     }

@@ -23,7 +23,6 @@ import torch
 
 from nvdp.bench.cases import STEPS, Case, Step
 from nvdp.errors import InputError
-from nvdp.nn.compiled import engine_in_use
 from nvdp.system import keep_freed_memory, use_threads
 
 Span = tuple[float, float]  # milliseconds of wall clock and of processor
@@ -149,7 +148,6 @@ def machine(keeps_freed_memory: bool) -> dict[str, Any]:
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
         "keeps_freed_memory": keeps_freed_memory,
-        "engine": engine_in_use("compiled"),
         "load_average": list(os.getloadavg()) if hasattr(os, "getloadavg") else None,
     }
 

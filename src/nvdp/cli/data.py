@@ -90,7 +90,7 @@ TREES, KNOWN_DAYS = 40, 5
 @data.command()
 def sample(
     folder: Annotated[Path, typer.Argument(help="Where to write growth.csv, new.csv and grid.csv.")],
-    seed: Annotated[int, typer.Option(help="Seed of the simulated trees.", max=MAX_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated trees.", min=0, max=MAX_SEED)] = 0,
     force: Force = False,
 ) -> None:
     """Write a table to try nvdp fit and nvdp predict with: simulated trees that grow in S-shaped curves.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 OWN_DATA, TRAINING, PICTURES, PAPER = "Your own tables", "Train and evaluate", "Pictures and the page", "The paper"
-MAX_SEED = 2**63 - 1  # a 64-bit integer, as PyTorch's generators take
+MAX_SEED = 2**63 - 1  # PyTorch's generators take every smaller one
 
 
 def find(run: Path) -> Path:

@@ -179,7 +179,6 @@ def train(
     """
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
-    from nvdp.nn.compiled import engine_in_use
     from nvdp.training.config import RunConfig
     from nvdp.training.loop import Machine
     from nvdp.training.loop import train as run_training
@@ -251,7 +250,9 @@ def train(
     if outcome.stopped_by is not None:
         typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; --resume continues", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
-    taken = f"{outcome.step} steps in {outcome.seconds:.0f} s by the engine {engine_in_use(engine)}"
+    taken = f"{outcome.step} steps in {outcome.seconds:.0f} s"
+    if outcome.engine is not None:
+        taken += f" by the engine {outcome.engine}"
     typer.echo(f"{config.model.name} on {task}: {taken}, saved in {out}")
 
 

@@ -33,7 +33,7 @@ class MetaModel(nn.Module, ABC, Generic[Answer]):
 
     Attributes:
         config: Its architecture.
-        engine: How conditional-dropout layers are computed, if there are any; it changes speed, not results.
+        engine: How conditional-dropout layers are computed, if there are any; results differ by rounding.
     """
 
     config: Any

@@ -1,28 +1,19 @@
-"""The loops of :mod:`nvdp.nn.fused` in C, compiled on the user's machine: the engine `compiled`.
+"""The loops of :mod:`nvdp.nn.fused` in C: the engine `compiled`.
 
 PyTorch does a formula such as that of the KL in a dozen passes over memory; a C loop (``kernels.c``) needs one. Matrix
-products stay PyTorch's. The file is compiled when an engine is first asked for, and kept in the user's cache under a
-name that depends on the source, the compiler and the processor. Where there is no C compiler, or anything else goes
-wrong, the engine is `fused`. Numbers that are not float32 on a CPU are always computed by `fused`.
+products stay PyTorch's. Where the loops cannot be compiled (:mod:`nvdp.nn.kernels`), the engine is `fused`. Numbers
+that are not float32 on a CPU are always computed by `fused`.
 """
 
 import ctypes
-import hashlib
 import math
-import os
-import platform
-import shlex
-import shutil
-import subprocess
 from collections.abc import Sequence
-from functools import lru_cache, partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nvdp.errors import InputError, unknown_name
@@ -37,28 +28,8 @@ from nvdp.nn.fused import (
     fused_local_noise,
     outer_products,
 )
+from nvdp.nn.kernels import BLOCK, loaded_kernels
 from nvdp.nn.rates import RateBounds
-from nvdp.system import write_whole
-
-SOURCE = Path(__file__).with_name("kernels.c")
-BLOCK = 32  # rows of a weight matrix that one thread works on at a time
-# Without -ffast-math: it would change how the whole process treats denormal numbers.
-FLAGS = (
-    f"-O3 -march=native -fopenmp -ffp-contract=fast -fno-math-errno -fno-trapping-math -fPIC -DBLOCK={BLOCK}".split()
-)
-COMPILERS = ("cc", "gcc", "clang")
-SECONDS = 60  # after which the compiler is given up
-# The arguments of each function: l a long, p a pointer, f a float, i an int.
-SIGNATURES = {
-    "nvdp_weights": "lllpppplfppi",
-    "nvdp_outputs": "lllppplffppppi",
-    "nvdp_noise_gradient": "lllpppppi",
-    "nvdp_gradients": "lllppppplfppppppppppi",
-    "nvdp_basis": "llllppppffpi",
-    "nvdp_basis_gradients": "llllppppffpppppi",
-    "nvdp_kl": "llpplpllflppppli",
-}
-TYPES = {"l": ctypes.c_long, "p": ctypes.c_void_p, "f": ctypes.c_float, "i": ctypes.c_int}
 
 
 def compiled_local_noise(
@@ -75,6 +46,9 @@ def compiled_local_noise(
     tensors = inputs, weight, bias, rows, columns, layer, noise
     if not _usable(*tensors):
         return fused_local_noise(*tensors, floor)
+    (tasks, points, k), d = inputs.shape, len(bias)
+    expected = (tasks, points, k), (k, d), (d,), (tasks, k), (tasks, d), (tasks, 1), (tasks, points, d)
+    _check_shapes(tensors, expected)
     return _CompiledLocalNoise.apply(floor, *tensors)
 
 
@@ -87,6 +61,7 @@ def compiled_kl(
     """What :func:`nvdp.nn.fused.fused_kl` computes."""
     if not _usable(q, p):
         return fused_kl(q, p, shapes, floor)
+    _check_shapes((q, p), ((len(q), sum(k + d + 1 for k, d in shapes)),) * 2)
     return _CompiledKL.apply(floor, shapes, q, p)
 
 
@@ -101,7 +76,9 @@ def compiled_basis(
     parts = inputs, rows, columns, layer.weight, layer.bias
     if inputs.dim() != 3 or bounds.kind != "affine" or not _usable(*parts):
         return target_basis(layer, inputs, rows, columns, bounds)
-    weights = torch.cat([layer.weight, layer.bias[None]])[:, : columns.shape[1]].mT
+    (tasks, _, k), d = inputs.shape, columns.shape[1]
+    weights = torch.cat([layer.weight, layer.bias[None]])[:, :d].mT
+    _check_shapes((rows, columns, weights), (inputs.shape, (tasks, d), (d, k + 1)))
     return _CompiledBasis.apply(bounds.floor, *(part.contiguous() for part in (inputs, rows, columns, weights)))
 
 
@@ -131,78 +108,36 @@ def engine_in_use(name: str) -> str:
     >>> engine_in_use("autograd")
     'autograd'
     """
-    used, kernels = engine_named(name).name, loaded_kernels() if name == COMPILED.name else ""
-    return f"{used} ({kernels})" if used != name else used
+    used = engine_named(name).name
+    return used if used == name else f"{used} ({loaded_kernels()})"
 
 
-@lru_cache(maxsize=1)
-def loaded_kernels() -> ctypes.CDLL | str:
-    """The compiled functions, or why there are none; tried once in a process. ``NVDP_COMPILE=0`` opts out."""
-    if os.environ.get("NVDP_COMPILE", "1") == "0":
-        return "NVDP_COMPILE=0"
-    given = shlex.split(os.environ.get("CC", ""))
-    compiler = given or [name for name in COMPILERS if shutil.which(name)][:1]
-    if not compiler:
-        return f"no C compiler: none of {', '.join(COMPILERS)} found"
-    try:
-        path = _cache_folder() / f"kernels-{_digest(compiler)}.so"
-        if path.is_file():
-            try:
-                return _declared(ctypes.CDLL(str(path)))
-            except (OSError, AttributeError):  # damaged: compiled again
-                path.unlink()
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_whole(path, partial(_compile, compiler))
-        return _declared(ctypes.CDLL(str(path)))
-    except subprocess.CalledProcessError as error:
-        return f"{compiler[0]} cannot compile: {(error.stderr or 'no message').strip().splitlines()[0]}"
-    except (OSError, RuntimeError, AttributeError, InputError, subprocess.SubprocessError) as error:
-        return f"cannot compile: {error}"
+def engine_of(model: nn.Module, name: str, device: torch.device, full_precision: bool) -> str | None:
+    """The engine that computes a model's dropout layers in training if this one is asked for; None if it has none.
 
-
-def _cache_folder() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME")
-    return (Path(given) if given else Path.home() / ".cache") / "nvdp"
-
-
-def _digest(compiler: Sequence[str]) -> str:
-    """Of all that the compiled file depends on; a folder may be shared by machines with different processors."""
-    parts = [SOURCE.read_text(), " ".join([*compiler, *FLAGS]), _run([*compiler, "--version"]), platform.machine()]
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.is_file():
-        kinds = ("model name", "flags", "Features", "CPU part")
-        parts += sorted({line for line in cpuinfo.read_text().splitlines() if line.startswith(kinds)})
-    return hashlib.blake2b("\n".join(parts).encode(), digest_size=10).hexdigest()
-
-
-def _compile(compiler: Sequence[str], path: Path) -> None:
-    with TemporaryDirectory() as folder:
-        compiled = Path(folder) / "kernels.o"
-        _run([*compiler, *FLAGS, "-c", str(SOURCE), "-o", str(compiled)])
-        # Without -fopenmp: its functions are found in PyTorch's own copy, so that both share their threads.
-        _run([*compiler, "-shared", str(compiled), "-o", str(path), "-lm"])
-
-
-def _run(command: Sequence[str]) -> str:
-    # No input, and messages of the compiler in English.
-    environment = os.environ | {"LC_ALL": "C"}
-    done = subprocess.run(
-        command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=SECONDS, env=environment
-    )
-    return done.stdout
-
-
-def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
-    for name, arguments in SIGNATURES.items():
-        function = getattr(library, name)
-        function.argtypes, function.restype = [TYPES[letter] for letter in arguments], None
-    return library
+    >>> engine_of(nn.Linear(1, 1), "fused", torch.device("cpu"), True) is None
+    True
+    """
+    if not any(isinstance(part, DropoutLinear) for part in model.modules()):
+        return None
+    rates = getattr(getattr(model, "config", None), "rates", None)
+    if getattr(rates, "bounds", "affine") != "affine" or getattr(rates, "form", "product") != "product":
+        return AUTOGRAD.name
+    compiles = full_precision and device.type == "cpu"
+    return engine_named(name).name if compiles or name != COMPILED.name else FUSED.name
 
 
 def _usable(*tensors: Tensor) -> bool:
     """Whether the kernels can take these tensors."""
     ours = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     return ours and not isinstance(loaded_kernels(), str)
+
+
+def _check_shapes(tensors: Sequence[Tensor], expected: Sequence[tuple[int, ...]]) -> None:
+    """Refuse what the kernels, which trust these shapes, would read beyond its end."""
+    for tensor, shape in zip(tensors, expected, strict=True):
+        if tensor.shape != shape:
+            raise InputError(f"a tensor has shape {tuple(tensor.shape)}; expected {shape}, as the others have")
 
 
 def _call(name: str, *arguments: Tensor | float | ctypes.Array[Any]) -> None:
@@ -235,10 +170,10 @@ class _CompiledLocalNoise(torch.autograd.Function):
         weight, bias, rows, columns, layer = others
         ctx.floor = floor
         weight, bias = weight.contiguous(), bias.contiguous()
-        experts, ctx.stride = _same_stride(rows, columns, layer)
-        mean_weight, variance_weight = _weights(weight, experts, ctx.stride, floor)
+        experts, stride = _same_stride(rows, columns, layer)
+        mean_weight, variance_weight = _weights(weight, experts, stride, floor)
         outputs, variance = _product(inputs, mean_weight), _product(inputs.square(), variance_weight)
-        where = bias, *experts[1:], ctx.stride, floor, VARIANCE_FLOOR, noise.contiguous()
+        where: tuple[Any, ...] = bias, *experts[1:], stride, floor, VARIANCE_FLOOR, noise.contiguous()
         _call("nvdp_outputs", *outputs.shape, *where, outputs, variance, outputs.new_empty(2, *columns.shape))
         ctx.save_for_backward(inputs, weight, bias, *experts, variance)  # which now holds z/σ
         return outputs
@@ -247,6 +182,7 @@ class _CompiledLocalNoise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         inputs, weight, bias, *experts, noise_over_std = ctx.saved_tensors
+        experts, stride = _same_stride(*experts)  # hooks on saved tensors may have changed it
         (tasks, points, k), d = inputs.shape, len(bias)
         gradient, h = gradient.contiguous(), torch.empty_like(noise_over_std)
         sums, h_sums = gradient.new_empty(2, tasks, d)
@@ -254,7 +190,7 @@ class _CompiledLocalNoise(torch.autograd.Function):
 
         inputs_gradient = None
         if ctx.needs_input_grad[1]:
-            mean_weight, variance_weight = _weights(weight, experts, ctx.stride, ctx.floor)
+            mean_weight, variance_weight = _weights(weight, experts, stride, ctx.floor)
             inputs_gradient = torch.bmm(h, variance_weight.mT).mul_(inputs)
             inputs_gradient.baddbmm_(gradient, mean_weight.mT)
             del mean_weight, variance_weight  # before the next arrays of their size are made
@@ -262,7 +198,7 @@ class _CompiledLocalNoise(torch.autograd.Function):
         of_weights = outer_products(inputs, gradient).contiguous(), outer_products(inputs.square(), h).contiguous()
         results = [torch.empty_like(part, memory_format=torch.contiguous_format) for part in (weight, bias, *experts)]
         work = gradient.new_empty(-(-k // BLOCK), tasks, d)
-        where = weight, bias, *experts, ctx.stride, ctx.floor
+        where = weight, bias, *experts, stride, ctx.floor
         _call("nvdp_gradients", tasks, k, d, *where, *of_weights, sums, h_sums, *results, work)
         return None, inputs_gradient, *results, None
 
@@ -299,7 +235,7 @@ class _CompiledBasis(torch.autograd.Function):
 
 
 class _CompiledKL(torch.autograd.Function):
-    """The KL of every task; its gradient is computed in the forward pass, as in `nvdp.nn.fused`."""
+    """The KL of every task; one loop computes it and its gradients by both sides, which takes no longer than by one."""
 
     @staticmethod
     def forward(ctx: Any, floor: float, shapes: Sequence[tuple[int, int]], *sides: Tensor) -> Tensor:

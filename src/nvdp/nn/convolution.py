@@ -115,7 +115,7 @@ def fused_block(
 
 
 class _Block(torch.autograd.Function):
-    """Activations are computed again in the backward pass: that takes less time than to keep their slopes."""
+    """The slopes of SiLU are computed from its inputs in the backward pass; to keep them takes longer."""
 
     @staticmethod
     def forward(ctx: Any, *parts: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class _Block(torch.autograd.Function):
         gradient = gradient.contiguous(memory_format=torch.channels_last)
         by_cell = _by_cell(gradient)
         across_gradient = torch.mm(by_cell.mT, hidden)[:, :, None, None]
-        by_filtered = _silu_gradient(torch.mm(by_cell, across[:, :, 0, 0]), _by_cell(filtered))
+        by_filtered = torch.ops.aten.silu_backward(torch.mm(by_cell, across[:, :, 0, 0]), _by_cell(filtered))
         by_inputs, spatial_gradient, _ = torch.ops.aten.convolution_backward(
             by_filtered.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2),
             inputs,
@@ -152,7 +152,7 @@ class _Block(torch.autograd.Function):
         )
         # As matrices: with a grid of one row, operations on four axes may not see that all have one layout.
         by_inputs = _by_cell(by_inputs.contiguous(memory_format=torch.channels_last))
-        by_maps = _silu_gradient(by_inputs, _by_cell(maps)).add_(by_cell)
+        by_maps = torch.ops.aten.silu_backward(by_inputs, _by_cell(maps)).add_(by_cell)
         by_maps = by_maps.view(_by_cell_shape(gradient)).permute(0, 3, 1, 2)
         return by_maps, spatial_gradient, by_filtered.sum(0), across_gradient, by_cell.sum(0)
 
@@ -174,12 +174,6 @@ def _by_cell_shape(maps: Float[Tensor, "task channel row column"]) -> tuple[int,
 def _by_cell(maps: Float[Tensor, "task channel row column"]) -> Float[Tensor, "cell channel"]:
     """A view of maps whose channels are the last axis in memory: one row a cell."""
     return maps.permute(0, 2, 3, 1).reshape(-1, maps.shape[1])
-
-
-def _silu_gradient(
-    gradient: Float[Tensor, "cell channel"], inputs: Float[Tensor, "cell channel"]
-) -> Float[Tensor, "cell channel"]:
-    return torch.ops.aten.silu_backward(gradient, inputs)
 
 
 class ContextConvolution(nn.Module):

@@ -1,6 +1,6 @@
 /* The loops of nvdp/nn/fused.py, each in one pass over memory. Its notation is used here; float32, rows contiguous.
 
-   nvdp/nn/compiled.py compiles this file and calls it. Work is cut in the same pieces for any number of threads, so
+   nvdp/nn/kernels.py compiles this file, nvdp/nn/compiled.py calls it. Work is cut in the same pieces for any number of threads, so
    that results do not depend on it. */
 
 #include <math.h>
@@ -276,6 +276,6 @@ void nvdp_kl(long tasks, long layers, const long *shapes, const float *q, long q
             of_p[k + d] = 0.5f * span * (float)of_layer_p;
             rows_q += all, rows_p += all, of_q += all, of_p += all;
         }
-        kl[t] = twice_kl > 0 ? (float)(0.5 * twice_kl) : 0; /* rounding may leave equal posteriors just below zero */
+        kl[t] = twice_kl < 0 ? 0 : (float)(0.5 * twice_kl); /* rounding may leave equal posteriors just below zero */
     }
 }

@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nvdp.nn.dropout import DropoutLinear, LayerForward, LocalNoise, MeanWeights, SampledWeights
+from nvdp.nn.dropout import VARIANCE_FLOOR, DropoutLinear, LayerForward, LocalNoise, MeanWeights, SampledWeights
 from nvdp.nn.likelihoods import HALF_LOG_TWO_PI, gaussian_log_prob
 from nvdp.nn.rates import LayerRates
 from nvdp.posteriors.base import groups_of
@@ -25,7 +25,6 @@ from nvdp.posteriors.prediction import Prediction, mixture_log_prob
 from nvdp.tasks import PointSet
 
 FUNCTIONS_PER_DRAW = 8  # sampled functions that are worth as much as one draw of the hidden layers
-SMALLEST_VARIANCE = 1e-10  # of a weight: keeps the gradient of √ finite
 
 
 @dataclass(frozen=True)
@@ -144,7 +143,7 @@ class IntegratedPosterior(DropoutPosterior):
         def basis() -> Float[Tensor, "task y point weight"]:
             by_weight = torch.cat([weight_variance, bias_variance[:, None]], dim=1)
             inputs = torch.cat([hidden, torch.ones_like(hidden[..., :1])], dim=-1)
-            return inputs[:, None] * (by_weight.mT + SMALLEST_VARIANCE).sqrt()[:, :, None]
+            return inputs[:, None] * (by_weight.mT + VARIANCE_FLOOR).sqrt()[:, :, None]
 
         def variance() -> Float[Tensor, "*sample task point y"]:
             return hidden.square() @ weight_variance + bias_variance[:, None]

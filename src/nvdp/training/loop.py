@@ -24,7 +24,7 @@ from nvdp.errors import InputError
 from nvdp.models.base import FeatureClassifier
 from nvdp.models.gradient import GradientModel
 from nvdp.models.registry import AnyModel, build_model
-from nvdp.nn.compiled import engine_named
+from nvdp.nn.compiled import engine_named, engine_of
 from nvdp.nn.task_norm import TaskNorm
 from nvdp.objectives import OBJECTIVES, KLScale
 from nvdp.randomness import derived_generator
@@ -39,7 +39,7 @@ from nvdp.training.checkpoint import (
     save_checkpoint,
     state_tensors,
 )
-from nvdp.training.config import RunConfig, TrainingConfig, config_digest
+from nvdp.training.config import FULL_PRECISION, RunConfig, TrainingConfig, config_digest
 from nvdp.training.distributed import CPU, Numbers, ProcessGroup, SingleProcess, check_shares, launch, processes_of
 from nvdp.training.distributed import Machine as Machine
 from nvdp.training.grow import start_from
@@ -121,7 +121,7 @@ class Trainer:
         step: Steps taken.
         skipped: Steps that changed nothing, as their bound or gradient was not finite.
         progress: The larger of the fractions of steps and of time; the schedule follows it.
-        engine: Computes a step, if the model has engines; kept with checkpoints, as engines differ by rounding.
+        engine: Computes the dropout layers, if there are any; kept with checkpoints, as engines differ by rounding.
     """
 
     settings: TrainingConfig
@@ -256,6 +256,7 @@ class Outcome:
     stopped_by: int | None  # the signal's number, or None if all steps are done
     notes: tuple[str, ...] = ()
     skipped: int = 0  # steps whose bound or gradient was not finite
+    engine: str | None = None  # of the dropout layers, if there are any
 
 
 def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool, title: str) -> Outcome:
@@ -283,7 +284,8 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             sums = {str(name): float(value) for name, value in checkpoint.numbers["sums"].items()}
             before = float(checkpoint.numbers["seconds"])
             trainer.resume_at(checkpoint.step, int(checkpoint.numbers["skipped"]))
-            if trainer.step < settings.steps and (other := checkpoint.numbers.get("engine")) != trainer.engine:
+            other = checkpoint.numbers.get("engine")
+            if trainer.engine and other != trainer.engine and trainer.step < settings.steps:
                 whose = f"the engine {other}" if other else "an earlier version"
                 notes.append(
                     f"steps up to {trainer.step} are by {whose}, the others by {trainer.engine}: by rounding, "
@@ -328,7 +330,7 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             save()
     if trainer.skipped:
         notes.append(f"{trainer.skipped} of {trainer.step} steps were skipped: their bound or gradient was not finite")
-    return Outcome(trainer.step, seconds(), stopped_by, tuple(notes), trainer.skipped)
+    return Outcome(trainer.step, seconds(), stopped_by, tuple(notes), trainer.skipped, trainer.engine)
 
 
 def _log_row(trainer: Trainer, sums: Numbers) -> Numbers:
@@ -396,7 +398,7 @@ def _train(
         Prefetch(draw, config.steps) as batches,
     ):
         inputs = task_inputs(config, batches.take, processes)
-        engine = engine_named(machine.engine).name
+        engine = engine_of(model, machine.engine, processes.device, machine.precision == FULL_PRECISION)
         trainer = Trainer(config, model, module, optimizer, inputs, processes, engine=engine)
         title = f"{config.model.name} on {config.task}"
         outcome = train_in_folder(trainer, folder, resume, progress, title)
