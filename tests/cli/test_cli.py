@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -9,6 +10,8 @@ from unittest import mock
 
 import pytest
 from command_line import nvdp, refusal
+
+from nvdp.experiments.reproduce import EXPERIMENTS
 
 TINY = ["--steps", "4", "--preset", "quick", "--quiet"]
 
@@ -242,6 +245,11 @@ def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
     again = nvdp("report", tmp_path / "results", "--budget", "quick", "--out", page)
     assert (again.returncode, page.read_text()) == (2, "a page of mine")
     assert "results.md exists; add --force" in again.stderr
+
+
+def test_help_names_every_experiment():
+    told = nvdp("reproduce", "--help").stdout
+    assert {name for name in EXPERIMENTS if not re.search(rf"\b{name}[,.\s]", told)} == set()
 
 
 def test_a_run_begins_from_another_with_a_wider_encoder(run, tmp_path):

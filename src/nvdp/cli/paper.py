@@ -19,7 +19,7 @@ def reproduce(
         str,
         typer.Argument(
             help="table1, table2, table3, figure2, figure3, figure4, figure9, attentive, learning, recipes, quarter, "
-            "ablations, collapse, alive, rivals, tnp, fewshot-choices, pretrained, or all of them."
+            "long, ablations, collapse, alive, rivals, tnp, fewshot-choices, pretrained, or all of them."
         ),
     ],
     budget: Annotated[
