@@ -19,6 +19,8 @@ from nvdp.bench.files import only_writer
 from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
 from nvdp.bench.report import other_machines
 from nvdp.errors import InputError
+from nvdp.experiments.entries import checked
+from nvdp.experiments.schemas import BENCH
 from nvdp.training.presets import preset_config
 
 
@@ -43,7 +45,9 @@ def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contra
         InputError, match=r"cnp after 0\.3 s was scored on 4 tasks with 4 samples; expected 8 and 4: choose"
     ):
         quality_rows([0.3], 8, recipes, done=first)
-    assert draw({"suite": "quality", "rows": rows}, tmp_path / "quality.png")[0].exists()
+    written = {"suite": "quality", "commit": None, "machine": {"threads": 1, "load_average": None}, "rows": rows}
+    assert checked(json.loads(json.dumps(written)), BENCH["quality"], tmp_path / "quality.json") == written
+    assert draw(written, tmp_path / "quality.png")[0].exists()
 
 
 def test_a_schedule_ends_with_the_seconds_however_many_steps_they_allow():

@@ -142,7 +142,7 @@ STEP_ROWS = {
 
 def _bench_entry(name: str) -> Schema:
     """What an entry of a row of ``nvdp bench`` is, by its name."""
-    if name in ("model", "shape", "axis", "table", "kind", "recipe", "folds"):
+    if name in ("model", "shape", "axis", "table", "kind", "recipe", "folds", "commit"):
         return TEXT
     if "quartiles" in name:
         return Items(NUMBER, 2)
