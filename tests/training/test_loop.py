@@ -142,7 +142,19 @@ def test_a_run_that_goes_on_by_another_engine_says_so(tmp_path, short, monkeypat
         "steps up to 3 are by the engine autograd, the others by fused: by rounding, the run differs from one without "
         "the interruption",
     )
-    assert train(short, tmp_path, resume=True, machine=Machine(engine="autograd")).notes == ()
+    again = train(short, tmp_path, resume=True, machine=Machine(engine="autograd"))  # is finished: no step is taken
+    assert (again.notes, again.engines) == ((), "autograd, then fused")
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_says_that_it_begins_again(tmp_path, short):
+    train(short, tmp_path)
+    for checkpoint in (tmp_path / "checkpoint").iterdir():
+        checkpoint.unlink()
+    (tmp_path / "model.safetensors").unlink()
+    log = (tmp_path / "log.csv").read_text().splitlines()
+    (tmp_path / "log.csv").write_text("\n".join(log[:2]) + "\n")
+    notes = train(short, tmp_path, resume=True).notes
+    assert notes == ("the run was ended before its first checkpoint and begins again at step 0",)
 
 
 def test_a_signal_during_the_last_step_leaves_a_finished_run(tmp_path, short, monkeypatch):

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -217,6 +218,7 @@ class Worker:
 
 def answer_commands() -> None:
     """What the process does: answer commands until its input ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which closes the input
     keep_freed_memory()
     use_threads(int(sys.argv[1]))
     ready: tuple[str, Case, Step] | None = None

@@ -251,8 +251,8 @@ def train(
         typer.echo(f"stopped and saved at step {outcome.step} of {config.steps}; --resume continues", err=True)
         raise typer.Exit(128 + outcome.stopped_by)
     taken = f"{outcome.step} steps in {outcome.seconds:.0f} s"
-    if outcome.engine is not None:
-        taken += f" by the engine {outcome.engine}"
+    if outcome.engines:
+        taken += f" by the engine {outcome.engines}"
     typer.echo(f"{config.model.name} on {task}: {taken}, saved in {out}")
 
 

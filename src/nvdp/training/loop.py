@@ -6,7 +6,7 @@ resumes bit for bit, as every step derives its tasks and its noise from the seed
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -46,7 +46,7 @@ from nvdp.training.grow import start_from
 from nvdp.training.optimizers import build_optimizer
 from nvdp.training.pretrained_extractor import start_from_extractor
 from nvdp.training.progress import StopRequest, TrainingProgress
-from nvdp.training.run_folder import CHECKPOINTS, RunLog, only_process, save_model, start_run
+from nvdp.training.run_folder import CHECKPOINTS, RunLog, has_log, only_process, save_model, start_run
 
 MOST_SKIPPED = 100  # steps with a bound or gradient that is not finite before training gives up
 
@@ -256,7 +256,7 @@ class Outcome:
     stopped_by: int | None  # the signal's number, or None if all steps are done
     notes: tuple[str, ...] = ()
     skipped: int = 0  # steps whose bound or gradient was not finite
-    engine: str | None = None  # of the dropout layers, if there are any
+    engines: str = ""  # that computed the dropout layers, in turn, if there are any
 
 
 def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool, title: str) -> Outcome:
@@ -277,6 +277,9 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
     checkpoint, notes = load_newest_checkpoint(place, digest) if resume else (None, [])
     sums: Numbers = {}  # of the steps since the last row of the log
     before = 0.0
+    engines: list[str] = []  # that computed the steps, in turn
+    if checkpoint is None and resume and has_log(folder):
+        notes.append("the run was ended before its first checkpoint and begins again at step 0")
     if checkpoint is not None:
         path = checkpoint_path(place, checkpoint.step)
         restore_state(path, checkpoint, trainer.model, trainer.optimizer)
@@ -284,15 +287,17 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             sums = {str(name): float(value) for name, value in checkpoint.numbers["sums"].items()}
             before = float(checkpoint.numbers["seconds"])
             trainer.resume_at(checkpoint.step, int(checkpoint.numbers["skipped"]))
-            other = checkpoint.numbers.get("engine")
-            if trainer.engine and other != trainer.engine and trainer.step < settings.steps:
-                whose = f"the engine {other}" if other else "an earlier version"
+            engines = [str(name) for name in checkpoint.numbers.get("engines", [])]
+            if trainer.engine and engines[-1:] != [trainer.engine] and trainer.step < settings.steps:
+                by = f"the engine {_in_turn(engines)}" if engines else "an earlier version"
                 notes.append(
-                    f"steps up to {trainer.step} are by {whose}, the others by {trainer.engine}: by rounding, "
+                    f"steps up to {trainer.step} are by {by}, the others by {trainer.engine}: by rounding, "
                     "the run differs from one without the interruption"
                 )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is no checkpoint of a run: {error}") from None
+    if trainer.engine and engines[-1:] != [trainer.engine] and trainer.step < settings.steps:
+        engines.append(trainer.engine)
     began, saved, stopped_by = time.monotonic(), trainer.step if checkpoint else -1, None
 
     def seconds() -> float:
@@ -300,7 +305,7 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
 
     def save() -> None:
         if processes.rank == 0:
-            numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds(), "engine": trainer.engine}
+            numbers = {"sums": sums, "skipped": trainer.skipped, "seconds": seconds(), "engines": engines}
             tensors = state_tensors(trainer.model, trainer.optimizer)
             save_checkpoint(place, Checkpoint(trainer.step, tensors, numbers), digest)
 
@@ -330,7 +335,11 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             save()
     if trainer.skipped:
         notes.append(f"{trainer.skipped} of {trainer.step} steps were skipped: their bound or gradient was not finite")
-    return Outcome(trainer.step, seconds(), stopped_by, tuple(notes), trainer.skipped, trainer.engine)
+    return Outcome(trainer.step, seconds(), stopped_by, tuple(notes), trainer.skipped, _in_turn(engines))
+
+
+def _in_turn(engines: Sequence[str]) -> str:
+    return ", then ".join(engines)
 
 
 def _log_row(trainer: Trainer, sums: Numbers) -> Numbers:

@@ -248,6 +248,12 @@ def _tidy(folder: Path) -> None:
 COLUMNS = ("step", "bound", "LL", "KL", "rate", "learning_rate", "skipped", "seconds")
 
 
+def has_log(folder: Path) -> bool:
+    """Whether a run in the folder has logged steps."""
+    path = folder / LOG
+    return path.exists() and len(path.read_text(errors="replace").splitlines()) > 1
+
+
 class RunLog:
     """Appends a row at a time; on resume, rows from after the checkpoint are dropped."""
 
