@@ -118,6 +118,8 @@ def evaluate(
         if evaluation["task"] == "gp":
             typer.echo(_paper_line(oracle))
     coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
+    if oracle:
+        coverage += " (high where the smallest σ of the model exceeds the noise)"
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
     layers = "" if evaluation["rates"] is None else f" (by layer {', '.join(f'{r:.2f}' for r in evaluation['rates'])})"
@@ -172,7 +174,7 @@ def _paper_line(oracle: dict[str, float]) -> str:
     setting = "learned" if oracle["LL"] > 0 else "fixed"  # with σ = 1 no LL is above −0.919
     numbers = paper_numbers()["table1"][f"{setting} variance"]["nvdp"]
     scores = ", ".join(f"{name} {mean:.2f}" for name, (mean, _) in numbers.items())
-    return f"the paper's NVDP, {setting} variance, after 500,000 steps (table 1): {scores}"
+    return f"the paper's NVDP, {setting} variance, after 500,000 steps (table 1), E log p of whole functions: {scores}"
 
 
 def _show_gates(evaluation: dict[str, Any]) -> None:
