@@ -8,7 +8,7 @@ import numpy as np
 from nvdp.bench.adapt import NAMES
 from nvdp.bench.real import summary
 from nvdp.experiments.results import paper_numbers
-from nvdp.plots.curves import figure_training
+from nvdp.plots.curves import REFERENCE_LINES
 from nvdp.plots.style import (
     BLACK,
     BLUE,
@@ -22,6 +22,7 @@ from nvdp.plots.style import (
     WIDTH,
     new_figure,
     save_figure,
+    series_style,
     tidy,
 )
 
@@ -165,7 +166,26 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
         **({"exact GP that infers the kernel": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
         "NVDP as printed, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
     }
-    return figure_training(curves, path, x_label="seconds of one thread's training", reference_lines=levels)
+    figure = new_figure(WIDTH, 3.6)
+    whole, top = figure.subplots(1, 2)  # the second one without the models that are far below the others
+    for axes in (whole, top):
+        for index, (name, (seconds, ll)) in enumerate(curves.items()):
+            colour, line = series_style(index)
+            axes.plot(seconds, ll, color=colour, linestyle=line, linewidth=1.2, label=name)
+        for line, (name, level) in zip(REFERENCE_LINES, levels.items(), strict=False):
+            axes.axhline(level, color=BLACK, linewidth=0.8, linestyle=line, label=name, zorder=1)
+        axes.set_xscale("log")
+        ticks = sorted({round(row["budget"], 1) for row in rows})
+        axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
+        axes.minorticks_off()
+        axes.set_xlabel("seconds of one thread's training", fontsize=FONT_SIZE)
+        tidy(axes)
+    whole.set_ylabel("log-likelihood per point", fontsize=FONT_SIZE)
+    best = max(ll[-1] for _, ll in curves.values())
+    top.set_ylim(best - 0.3, max(levels.values()) + 0.02)
+    handles, labels = whole.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper", fontsize=FONT_SIZE, frameon=False, handlelength=3.2)
+    return save_figure(figure, path)
 
 
 def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
