@@ -7,8 +7,8 @@ the same PyTorch. Each model trains for the same number of processor seconds on 
 family, with a cosine schedule that ends with the seconds. The package's models are trained by its own loss with Adam,
 and its ConvGNP also with Muon, the optimiser of our models whose targets read the context.
 All are scored on the same tasks of another seed: log-likelihood of single targets with σ ≥ 0.1.
-A model that is done is kept in `--work` and not trained again; `--only` trains some of them. Two commands with different
-`--only` may share `--work`, on two cores.
+A model that is done is kept in `--work` and not trained again; `--only` trains some of them. Two commands with
+different `--only` may share `--work`, on two cores.
 """
 
 import argparse
