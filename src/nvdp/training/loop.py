@@ -288,15 +288,15 @@ def train_in_folder(trainer: Trainer, folder: Path, resume: bool, progress: bool
             before = float(checkpoint.numbers["seconds"])
             trainer.resume_at(checkpoint.step, int(checkpoint.numbers["skipped"]))
             engines = [str(name) for name in checkpoint.numbers.get("engines", [])]
-            if trainer.engine and engines[-1:] != [trainer.engine] and trainer.step < settings.steps:
-                by = f"the engine {_in_turn(engines)}" if engines else "an earlier version"
-                notes.append(
-                    f"steps up to {trainer.step} are by {by}, the others by {trainer.engine}: by rounding, "
-                    "the run differs from one without the interruption"
-                )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{path} is no checkpoint of a run: {error}") from None
     if trainer.engine and engines[-1:] != [trainer.engine] and trainer.step < settings.steps:
+        if checkpoint is not None:
+            by = f"the engine {_in_turn(engines)}" if engines else "an earlier version"
+            notes.append(
+                f"steps up to {trainer.step} are by {by}, the others by {trainer.engine}: by rounding, "
+                "the run differs from one without the interruption"
+            )
         engines.append(trainer.engine)
     began, saved, stopped_by = time.monotonic(), trainer.step if checkpoint else -1, None
 
