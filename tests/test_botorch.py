@@ -1,8 +1,5 @@
 """The BoTorch model: its samples are functions, its gradients are right, and acquisition functions work with it."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -169,11 +166,6 @@ def test_the_calibration_of_a_fit_stretches_the_functions(cnp):
     )
     torch.testing.assert_close(wide.posterior(at).variance, 4 * plain.posterior(at).variance)
     torch.testing.assert_close(wide.posterior(at).mean, plain.posterior(at).mean)
-
-
-def test_botorch_is_not_imported_before_it_is_asked_for():
-    code = "import sys, nvdp; sys.exit('botorch' in sys.modules or 'gpytorch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_regret_is_drawn_a_panel_a_family(tmp_path):

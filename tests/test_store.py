@@ -146,7 +146,6 @@ def test_half_a_character_in_a_name_is_one_line(model, path):
 LOOP = """
 import sys, torch
 from nvdp.models.config import ModelConfig
-from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
 from nvdp.store import TaskStore
 small = {"decoder.width": 8, "decoder.layers": 1, "encoder.size": 8, "encoder.layers": 1}
@@ -287,5 +286,6 @@ def test_the_commands_observe_predict_and_tell(tmp_path):
     assert rows[0] == "tree,day,remark,mean,std,q05,q50,q95"
     assert [row.split(",")[0] for row in rows[1:]] == ["ash", "elm", "oak"]
     assert json.loads(nvdp("store", "stats", db, "--json").stdout)["points"] == 3
-    assert "no such" not in refusal("store", "stats", tmp_path / "absent.db")
+    absent = tmp_path / "absent.db"
+    assert f"{absent} does not exist; `nvdp store observe` makes it" in refusal("store", "stats", absent)
     assert "unknown column 'height'" in refusal("store", "observe", db, table, *common, "--y", "height")

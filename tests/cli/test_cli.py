@@ -127,13 +127,6 @@ def test_resuming_a_run_that_never_began_is_the_run_without_resume(tmp_path, run
         assert (tmp_path / "run" / name).read_bytes() == (run / name).read_bytes()
 
 
-def test_bad_input_ends_a_process_with_one_line_and_code_2(tmp_path):
-    result = in_a_process("train", "gp", "--model", "nvpd", "--out", tmp_path / "x")
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1
-    assert "did you mean 'nvdp'" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

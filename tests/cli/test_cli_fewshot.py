@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from command_line import nvdp
+from command_line import nvdp, refusal
 from PIL import Image
 
 from nvdp.data import class_pools as fewshot_folder
@@ -29,14 +29,6 @@ def ok(*arguments):
     result = nvdp(*arguments)
     assert result.returncode == 0, result.stderr
     return result.stdout
-
-
-def refusal(*arguments):
-    result = nvdp(*arguments)
-    assert result.returncode == 2, result
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 def stripes(c, random):

@@ -4,19 +4,11 @@ import json
 
 import numpy as np
 import pytest
-from command_line import nvdp
+from command_line import nvdp, refusal
 from PIL import Image
 
 TINY = ["--steps", "4", "--preset", "quick", "--quiet", "--model", "cnp"]
 RANDOM = np.random.default_rng(0)
-
-
-def refusal(*arguments):
-    result = nvdp(*arguments)
-    assert result.returncode == 2, result
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
-    return result.stderr
 
 
 def save(path, *shape):

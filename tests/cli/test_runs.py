@@ -1,4 +1,4 @@
-"""`nvdp runs` and `nvdp info`: what a folder holds, whatever became of it."""
+"""`nvdp runs` and `nvdp info`: what a folder holds, in every state."""
 
 import json
 import shutil

@@ -1,8 +1,6 @@
 """The compiled loops against those of `fused` in double precision."""
 
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import cast
 
@@ -268,16 +266,6 @@ def test_double_precision_is_left_to_fused() -> None:
     shapes = [(7, 4)]
     q, p = all_experts(shapes).double(), all_experts(shapes).double()
     assert torch.equal(compiled_kl(q, p, shapes, FLOOR), fused_kl(q, p, shapes, FLOOR))
-
-
-def test_importing_and_predicting_compile_nothing() -> None:
-    code = (
-        "import torch, nvdp, nvdp.training.loop; from nvdp.nn.kernels import _loaded\n"
-        "nvdp.load('gp-nvdp').model.adapt(torch.zeros(2, 1), torch.zeros(2, 1)).predict(torch.zeros(2, 1))\n"
-        "assert _loaded.cache_info().misses == 0"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_an_unknown_engine_is_refused_by_name() -> None:

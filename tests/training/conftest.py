@@ -26,7 +26,7 @@ def config(small_config):
 
 @pytest.fixture(scope="session")
 def class_folder(tmp_path_factory):
-    """Thirty classes of 18 pictures: a class is a direction of stripes and their width, under noise."""
+    """Forty classes of 18 pictures: a class is a direction of stripes and their width, under noise."""
     root, random = tmp_path_factory.mktemp("classes"), np.random.default_rng(0)
     row, column = np.mgrid[:16, :16]
     for c in range(40):

@@ -110,8 +110,6 @@ def test_tasks_without_normalisation_may_be_shared_one_by_one():
 
 
 def test_what_a_killed_process_has_left_half_written_is_removed_and_in_nobodys_way(tmp_path):
-    (tmp_path / "checkpoint").mkdir()
-    shutil.rmtree(tmp_path / "checkpoint")
     (tmp_path / ".config.json.1.part").write_text("{")
     run(replace(TINY, steps=2), tmp_path)
     (tmp_path / "checkpoint" / ".step-000000009.safetensors.1.part").write_text("half")
