@@ -187,7 +187,7 @@ def test_the_log_uniform_bound_refuses_models_without_dropout(build, batch, name
 def test_in_the_usual_bound_only_the_latent_path_may_know_of_the_targets(small_config, ragged_batch):
     model, tasks = build_model(small_config("np+cnp")), ragged_batch()
     q_context, q_task = model.adapt_both(tasks)
-    sampled = q_task.with_known_part_of(q_context)
+    sampled = q_task.with_deterministic_path_of(q_context)
     assert torch.equal(sampled.representation, q_context.representation)
     assert not torch.equal(q_task.representation, q_context.representation)
     assert sampled.latent is q_task.latent

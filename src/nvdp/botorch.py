@@ -141,6 +141,7 @@ class NVDPModel(Model):
         model: Predictor | MetaModel | MetaEstimator,
         train_X: Float[Tensor, "*batch n d"],
         train_Y: Float[Tensor, "*batch_and_n m"],
+        *,
         samples: int = SAMPLES,
         seed: int = 0,
         lean: bool = True,
@@ -150,7 +151,7 @@ class NVDPModel(Model):
             raise InputError(f"samples is {samples}; expected at least 1")
         if train_X.shape[:-1] != train_Y.shape[:-1]:
             raise InputError(f"train_X has shape {tuple(train_X.shape)} but train_Y has {tuple(train_Y.shape)}")
-        known = Predictor.of(model._meta() if isinstance(model, MetaEstimator) else model)
+        known = Predictor.of(model.predictor if isinstance(model, MetaEstimator) else model)
         if not isinstance(known.model, RegressionModel):
             raise InputError(f"BoTorch needs a model of regression; {known.model.config.name} is a classifier")
         self._process = None if known.adjustment is None else known.adjustment.process
@@ -274,7 +275,7 @@ class NVDPModel(Model):
             torch.cat([part.expand(*batch, *part.shape[-2:]) for part in pair], dim=-2)
             for pair in ((old_x, X.to(old_x)), (old_y, Y.to(old_y)))
         )
-        return type(self)(self.predictor, x, y, self.samples, self.seed, self.lean)
+        return type(self)(self.predictor, x, y, samples=self.samples, seed=self.seed, lean=self.lean)
 
 
 def _check_width(name: str, values: Tensor, widths: Sequence[int]) -> None:

@@ -200,7 +200,9 @@ class Predictor:
         if self.adjustment is None:
             return self.in_units(posterior)
         counts = cast("TaskState", posterior.memory).counts
-        whole = AdjustedPosterior(self.model, posterior, self.adjustment, counts, None, posterior.single)
+        whole = AdjustedPosterior(
+            self.model, posterior, self.adjustment, counts=counts, points=None, single=posterior.single
+        )
         return self.in_units(whole)
 
     def in_units(self, posterior: Any, units: Units | TaskUnits | None = None) -> Any:

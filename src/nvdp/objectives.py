@@ -105,7 +105,7 @@ def neural_process_bound(
     tasks = model.embedded(tasks)
     q_context, q_task = model.adapt_both(tasks)
     scored = model.scored(tasks)
-    log_likelihood = q_task.with_known_part_of(q_context).expected_log_likelihood(scored, generator)
+    log_likelihood = q_task.with_deterministic_path_of(q_context).expected_log_likelihood(scored, generator)
     return _bound(log_likelihood, kl_divergence(q_task, q_context), q_context, scored, scale)
 
 

@@ -126,7 +126,7 @@ def test_components_of_sampled_weights_are_the_functions_themselves(nvdp_pair):
 def test_only_a_posterior_of_one_task_given_without_a_task_axis_predicts_without_one(small_config, ragged_batch, name):
     model, batch = build_model(small_config(name)), ragged_batch()
     q_context, q_task = model.adapt_both(batch)
-    assert q_task.with_known_part_of(q_context).predict(torch.zeros(5, 1)).mean.shape == (4, 5, 1)
+    assert q_task.with_deterministic_path_of(q_context).predict(torch.zeros(5, 1)).mean.shape == (4, 5, 1)
     assert model.adapt([0.0, 1.0], [1.0, 0.0]).predict(torch.zeros(5, 1)).mean.shape == (5, 1)
 
 
@@ -174,8 +174,8 @@ def test_local_noise_gives_each_point_the_distribution_of_sampled_weights(small_
 def test_points_share_one_draw_of_the_weights_in_training_only_where_local_noise_is_off(nvdp_pair):
     q, _ = nvdp_pair
     x = torch.full((4, 3, 1), 0.7, dtype=torch.float64)
-    parts = (q.rates, q.network, q.likelihood, 1)
-    local, shared = DropoutPosterior(*parts), DropoutPosterior(*parts, local_noise=False)
+    parts = (q.rates, q.network, q.likelihood)
+    local, shared = (DropoutPosterior(*parts, x_dim=1, local_noise=local) for local in (True, False))
     first, second, other = (shared.training_outputs(x, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
     assert first.shape == (4, 3, 2)
     torch.testing.assert_close(first, first[:, :1].expand_as(first))

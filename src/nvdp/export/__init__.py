@@ -53,7 +53,7 @@ class AdaptAndPredict(nn.Module):
 
     def _classified(self, context: PointSet, x: Float[Tensor, "1 query x"]) -> tuple[Tensor]:
         posterior = self.model.posterior_given(replace(context, x=self.model.embed(context.x)))
-        return (posterior._without_sampling(self.model.embed(x)).probabilities[0],)
+        return (posterior.closed_form(self.model.embed(x)).probabilities[0],)
 
     def _predicted(self, context: PointSet, x: Float[Tensor, "1 query x"]) -> tuple[Tensor, Tensor]:
         units = self.units.of_points(context, single=False) if isinstance(self.units, ContextUnits) else self.units
@@ -65,9 +65,11 @@ class AdaptAndPredict(nn.Module):
             found = self.model.posterior_given(points.like(like))
         else:
             network = self.model.posterior_given(adjustment.shown(points).like(like))
-            found = AdjustedPosterior(self.model, network, adjustment, points.mask.sum(1), points, single=False)
+            found = AdjustedPosterior(
+                self.model, network, adjustment, counts=points.mask.sum(1), points=points, single=False
+            )
         at = units.x_in(x)
-        prediction = units.y_out(found._without_sampling(at if adjustment else at.to(like)))
+        prediction = units.y_out(found.closed_form(at if adjustment else at.to(like)))
         return prediction.mean[0].to(x), prediction.std[0].to(x)
 
 

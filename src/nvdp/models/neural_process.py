@@ -73,7 +73,14 @@ class NeuralProcess(RegressionModel):
             outputs = partial(decoder, condition=representation)
             if self.rank:
                 share = self.config.likelihood.joint_share
-                return LowRankPosterior(representation, outputs, self.likelihood, self.config.x_dim, self.rank, share)
+                return LowRankPosterior(
+                    representation,
+                    outputs,
+                    self.likelihood,
+                    x_dim=self.config.x_dim,
+                    rank=self.rank,
+                    joint_share=share,
+                )
             return PointPosterior(representation, outputs, self.likelihood, self.config.x_dim)
         latent_r, deterministic = representation.tensor_split([self.latent_inputs], dim=-1)
         loc, raw = self.latent_head(latent_r).chunk(2, dim=-1)

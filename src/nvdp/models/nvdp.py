@@ -85,15 +85,17 @@ class NVDP(RegressionModel):
         self, representation: Float[Tensor, "task r"], rates: Sequence[LayerRates], read: Features | None
     ) -> DropoutPosterior:
         beside = read or (representation if self.config.decoder.sees == "x,r" else None)
-        parts = (rates, self.network, self.likelihood, self.config.x_dim, beside, self.engine)
+        parts = (rates, self.network, self.likelihood)
+        kind = DropoutPosterior
         if self.integrated:
-            posterior = IntegratedPosterior(*parts)
-            if self.target_logits is not None:
-                posterior = TargetRatesPosterior(*parts)
-                posterior.logits, posterior.reads = self.target_logits, self.config.decoder.reads
+            kind = IntegratedPosterior if self.target_logits is None else TargetRatesPosterior
+        local = self.integrated or self.config.decoder.weight_noise == "local"
+        posterior = kind(*parts, x_dim=self.config.x_dim, representation=beside, engine=self.engine, local_noise=local)
+        if isinstance(posterior, TargetRatesPosterior) and self.target_logits is not None:
+            posterior.logits, posterior.reads = self.target_logits, self.config.decoder.reads
+        if isinstance(posterior, IntegratedPosterior):
             posterior.joint_share = self.joint_share
-            return posterior
-        return DropoutPosterior(*parts, local_noise=self.config.decoder.weight_noise == "local")
+        return posterior
 
 
 class ClassNVDP(FeatureClassifier):
@@ -142,7 +144,9 @@ class ClassNVDP(FeatureClassifier):
             directions = F.normalize(means, dim=-1)
             means = scaled_by_task(directions - directions.mean(1, keepdim=True))
         rates = self._rates(means, seen)
-        return ClassDropoutPosterior(rates, self.network, way, points.x.shape[-1], seen, self.engine)
+        return ClassDropoutPosterior(
+            rates, self.network, way=way, x_dim=points.x.shape[-1], representation=seen, engine=self.engine
+        )
 
     def _rates(self, means: Float[Tensor, "task way feature"], seen: Tensor | None) -> tuple[LayerRates, ...]:
         if not isinstance(self.rates, ActivationRates):

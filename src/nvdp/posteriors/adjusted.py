@@ -62,7 +62,7 @@ class Adjustment:
         points = x if isinstance(x, PointSet) else PointSet.of(x, y, mask, missing=several)
         single = not isinstance(x, PointSet) and np.ndim(x) < 3
         network = model.adapt(x, y, mask) if self.process is None else model.adapt(self.shown(points))
-        return AdjustedPosterior(model, network, self, points.mask.sum(1), points, single)
+        return AdjustedPosterior(model, network, self, counts=points.mask.sum(1), points=points, single=single)
 
     def shown(self, points: PointSet) -> PointSet:
         """A context as the network sees it."""
@@ -138,6 +138,7 @@ class AdjustedPosterior:
         model: Any,
         network: Any,
         adjustment: Adjustment,
+        *,
         counts: Int[Tensor, " task"],
         points: PointSet | None,
         single: bool,
@@ -214,7 +215,7 @@ class AdjustedPosterior:
         old, counts = self.points, self.counts + new.mask.sum(1)
         if self._after is None or old is None:
             network = self.network.update(x, y, mask)
-            return AdjustedPosterior(self.model, network, self.adjustment, counts, None, self.single)
+            return self._of_counts(network, counts)
         pairs = ((old.x, new.x.to(old.x)), (old.y, new.y.to(old.y)), (old.mask, new.mask))
         both = self.adjustment.adapt(self.model, PointSet(*(torch.cat(pair, 1) for pair in pairs)))
         both.single = self.single
@@ -225,10 +226,11 @@ class AdjustedPosterior:
         if self._after is not None:
             raise InputError("a model around a process cannot forget points; adapt it to the others")
         fewer = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
-        counts = self.counts - fewer.mask.sum(1)
-        return AdjustedPosterior(
-            self.model, self.network.forget(x, y, mask), self.adjustment, counts, None, self.single
-        )
+        return self._of_counts(self.network.forget(x, y, mask), self.counts - fewer.mask.sum(1))
+
+    def _of_counts(self, network: Any, counts: Int[Tensor, " task"]) -> "AdjustedPosterior":
+        """The same with another posterior of the network alone, whose points are not known."""
+        return AdjustedPosterior(self.model, network, self.adjustment, counts=counts, points=None, single=self.single)
 
     def to_bytes(self) -> bytes:
         """What it takes to have this posterior again, if the network alone predicts."""
@@ -237,9 +239,9 @@ class AdjustedPosterior:
         data: bytes = self.network.to_bytes()
         return data
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
-        """What `predict` gives, of values that are not checked."""
-        return self._answer(x, lambda network, at, _: network._without_sampling(at.to(self.like)))
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """The best prediction without sampling, of checked inputs: see `nvdp.Posterior.closed_form`."""
+        return self._answer(x, lambda network, at, _: network.closed_form(at.to(self.like)))
 
     def _answer(
         self,
@@ -304,7 +306,9 @@ class AdjustedPosterior:
         return at.expand(tasks, -1, -1) if at.dim() == 2 else at
 
     def _batched(self) -> Self:
-        return type(self)(self.model, self.network, self.adjustment, self.counts, self.points, False)
+        return type(self)(
+            self.model, self.network, self.adjustment, counts=self.counts, points=self.points, single=False
+        )
 
     def _calibrated(self, prediction: Prediction, x: Any) -> Prediction:
         """The prediction stretched about its mean, without the axis of a single task."""

@@ -9,7 +9,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -47,8 +47,8 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-class Known(Protocol):
-    """What a model has learned from: `nvdp.units.Units`."""
+class TrainingRange(Protocol):
+    """Where a model was trained: `nvdp.units.Units`."""
 
     def far(self, x: Any) -> str | None:
         """A note about inputs that are unlike it."""
@@ -87,15 +87,25 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         like: A tensor whose precision and device inputs are taken to.
     """
 
+    RENAMED: ClassVar[dict[str, str]] = {
+        "_without_sampling": "closed_form",
+        "with_known_part_of": "with_deterministic_path_of",
+    }
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
     embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
     rates: Sequence[LayerRates] | None = None
-    known: Known | None = None  # where the model has learned; a query elsewhere is told
+    known: TrainingRange | None = None  # a query outside gives a note
     _memory: Memory | Callable[[], Memory] | None = None
 
     def __init__(self, like: Float[Tensor, "task _"], x_dim: int, likelihood: Likelihood) -> None:
         super().__init__(torch.Size([len(like)]), validate_args=False)
         self.like, self.x_dim, self.likelihood, self.single = like, x_dim, likelihood, False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for old, new in cls.RENAMED.items():
+            if old in vars(cls):  # it would not be called
+                raise TypeError(f"{cls.__name__} has a method {old}; the name is {new} now")
 
     @property
     @abstractmethod
@@ -106,7 +116,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         """The mean dropout rate of every layer's weights, if there are any."""
         return None
 
-    def with_known_part_of(self, context: Self) -> Self:
+    def with_deterministic_path_of(self, context: Self) -> Self:
         """The same q(φ), with the deterministic path of the context's posterior."""
         return self
 
@@ -151,7 +161,7 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         self._tell_far(x)
         if samples == 0:
             with torch.no_grad():
-                return self._without_sampling(at)
+                return self.closed_form(at)
         generator = self._generator(at, samples, generator)
         with torch.no_grad():
             return self._prediction(self.sampled_outputs(at, samples, generator))
@@ -298,8 +308,15 @@ class Posterior(Distribution, ABC, Generic[Answer]):
             raise InputError("this posterior keeps no memory of its context; adapt its model to all points together")
         return memory
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
-        """The closed form at x; without one, a mixture of `FIXED_SAMPLES` functions drawn with a fixed seed."""
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Answer:
+        """The best prediction without sampling, of checked inputs.
+
+        Args:
+            x: Inputs with a task axis, as `embed` gives them.
+
+        Returns:
+            A closed form; here, for a posterior without one, a mixture of `FIXED_SAMPLES` functions of a fixed seed.
+        """
         generator = torch.Generator(device=x.device).manual_seed(0)
         coherent = self.likelihood.components == 1
         return self._prediction(self.sampled_outputs(x, FIXED_SAMPLES, generator), coherent)

@@ -66,6 +66,7 @@ class ClassDropoutPosterior(Posterior[ClassPrediction]):
         self,
         rates: Sequence[LayerRates],
         network: DropoutNetwork,
+        *,
         way: int,
         x_dim: int,
         representation: Float[Tensor, "row r"] | None = None,
@@ -113,7 +114,7 @@ class ClassDropoutPosterior(Posterior[ClassPrediction]):
         parts = [self._of(group)._with_local_noise(at[group], samples, generator) for group in self._groups(at)]
         return self._prediction(torch.cat(parts, 1), coherent=False)
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
         """Mean and variance of every class's logit in closed form, then a fixed average of the softmax."""
         mean, covariance = moments_by_task(self.network, self._rows(x), self.rates)
         variance = covariance[0, 0, ..., None]  # (row, point, 1)
@@ -139,7 +140,14 @@ class ClassDropoutPosterior(Posterior[ClassPrediction]):
         """The posterior of some of the tasks."""
         rows = slice(tasks.start * self.way, tasks.stop * self.way)
         seen = None if self.representation is None else self.representation[rows]
-        return ClassDropoutPosterior(rates_of(self.rates, rows), self.network, self.way, self.x_dim, seen, self.engine)
+        return ClassDropoutPosterior(
+            rates_of(self.rates, rows),
+            self.network,
+            way=self.way,
+            x_dim=self.x_dim,
+            representation=seen,
+            engine=self.engine,
+        )
 
     def _through(
         self, x: Float[Tensor, "task point x"], layer: LayerForward
@@ -179,7 +187,7 @@ class ClassWeightPosterior(Posterior[ClassPrediction]):
         noise = standard_normal((samples, *loc.shape), loc, generator)
         return _with_one(x) @ torch.addcmul(loc, scale, noise).mT
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> ClassPrediction:
         """Logits are Gaussian and independent: their moments are exact, their softmax is averaged."""
         variance = _with_one(x).square() @ self.weights.scale.square().mT
         return self._prediction(gaussian_logits(self.mean_outputs(x), variance), coherent=False)

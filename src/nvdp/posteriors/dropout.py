@@ -37,6 +37,7 @@ class DropoutPosterior(Posterior[Prediction]):
         rates: Sequence[LayerRates],
         network: DropoutNetwork,
         likelihood: GaussianLikelihood,
+        *,
         x_dim: int,
         representation: Float[Tensor, "task r"] | Features | None = None,
         engine: Engine = FUSED,
@@ -89,14 +90,14 @@ class DropoutPosterior(Posterior[Prediction]):
         way = KeptWeights(samples, torch.Generator(device=self.like.device).manual_seed(seed))
         return lambda x: self.network(x, self.rates, way, self.seen(x))
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """Closed form: mean and variance of the outputs through all layers (`nvdp.nn.moments`), point by point.
 
         Where the raw σ is an output, it is Gaussian too and correlated with the mean. Its distribution is cut into
         `STRATA` equally probable parts, each of which is one component of the mixture.
         """
         if self.likelihood.components > 1:
-            return super()._without_sampling(x)
+            return super().closed_form(x)
         outputs, covariance = moments_by_task(self.network, x, self.rates, self.seen(x))
         size = self.likelihood.y_dim
         variance = covariance.diagonal()  # (task, point, output)

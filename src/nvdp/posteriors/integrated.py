@@ -69,10 +69,10 @@ class IntegratedPosterior(DropoutPosterior):
             return one_by_one
         return torch.lerp(one_by_one, self._density(points, last), self.joint_share)
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """As any dropout posterior with a shared σ; where the network gives the noise, at its mean hidden layers."""
         if self.likelihood.outputs == self.likelihood.y_dim:
-            return super()._without_sampling(x)
+            return super().closed_form(x)
         return self._integrated(x, MeanWeights())
 
     @torch.no_grad()

@@ -52,7 +52,7 @@ class LatentPosterior(Posterior[Prediction]):
         """Dimension of z."""
         return self.latent.loc.shape[-1]
 
-    def with_known_part_of(self, context: Self) -> Self:
+    def with_deterministic_path_of(self, context: Self) -> Self:
         """z as it is, beside the context's deterministic representation: only z may know of the targets."""
         return type(self)(self.latent, context.representation, self.network, self.likelihood, self.x_dim)
 
@@ -64,7 +64,7 @@ class LatentPosterior(Posterior[Prediction]):
         """Outputs for sampled z."""
         return self._outputs(x, standard_normal((samples, *self.latent.loc.shape), self.latent.loc, generator))
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """A fixed sample of z: the same noise for every task, precision and device, alone or in a batch."""
         return self._prediction(self._outputs(x, _fixed_noise(self.size).to(self.latent.loc)))
 
@@ -111,7 +111,8 @@ class PointPosterior(Posterior[Answer]):
         """Given the function all points are independent."""
         return self.joint_log_prob(points, 1)
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Answer:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Answer:
+        """The one function."""
         return self._prediction(self.outputs(x)[None])
 
 

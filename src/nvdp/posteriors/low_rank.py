@@ -39,6 +39,7 @@ class LowRankPosterior(Posterior[Prediction]):
         like: Float[Tensor, "task _"],
         outputs: Callable[[Tensor], Tensor],
         likelihood: GaussianLikelihood,
+        *,
         x_dim: int,
         rank: int,
         joint_share: float = 1.0,
@@ -85,13 +86,14 @@ class LowRankPosterior(Posterior[Prediction]):
     @torch.no_grad()
     def at_mean_parameters(self, x: Tensor) -> Prediction:
         """With z integrated out, as in training."""
-        return self._without_sampling(self._points(x))
+        return self.closed_form(self._points(x))
 
     def components(self, x: Any, samples: int, generator: torch.Generator | int | None = None) -> Prediction:
         """One component, with z integrated out: all of its uncertainty is in the closed form."""
         return self.at_mean_parameters(x)
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
+        """The Gaussian of each point, with z integrated out."""
         means, stds = self._marginals(*self._split(x))
         return Prediction(self._shown(means).to(self.like), self._shown(stds).to(self.like), coherent=False)
 

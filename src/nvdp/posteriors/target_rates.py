@@ -60,7 +60,7 @@ class TargetRatesPosterior(IntegratedPosterior):
         way = KeptWeights(samples, generator)
         return lambda x: self._functions(x, way, noise)
 
-    def _without_sampling(self, x: Float[Tensor, "task point x"]) -> Prediction:
+    def closed_form(self, x: Float[Tensor, "task point x"]) -> Prediction:
         """At the mean of the hidden layers."""
         return self._integrated(x, MeanWeights())
 

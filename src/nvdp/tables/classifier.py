@@ -80,7 +80,7 @@ class NVDPClassifier(ClassifierMixin, MetaEstimator):
             raise InputError("fit requires y to be passed, but the target y is None")
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
-        features = self._meta().model.config.x_dim
+        features = self.predictor.model.config.x_dim
         if X.shape[1] != features:
             raise InputError(f"X has {X.shape[1]} features; the model was meta-trained on {features}")
         self.classes_, numbers = np.unique(y, return_inverse=True)

@@ -51,7 +51,7 @@ class MetaEstimator(BaseEstimator):
 
     def _adapt(self) -> None:
         with torch.no_grad():
-            self._posterior = self._meta().adapt(*self._context)
+            self._posterior = self.predictor.adapt(*self._context)
 
     def _take(self, outcome: FitOutcome, predictor: Predictor) -> Self:
         self.predictor_ = predictor
@@ -68,7 +68,9 @@ class MetaEstimator(BaseEstimator):
     def _seed(self) -> int:
         return 0 if self.random_state is None else int(self.random_state)
 
-    def _meta(self) -> Predictor:
+    @property
+    def predictor(self) -> Predictor:
+        """The trained model; the pretrained one if nothing was learned from tasks."""
         predictor = getattr(self, "predictor_", None)
         if predictor is None and self.pretrained is not None:
             predictor = self.predictor_ = load(self.pretrained)

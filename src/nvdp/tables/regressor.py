@@ -88,7 +88,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
             self, X, y, dtype=np.float64, multi_output=True, y_numeric=True, ensure_all_finite="allow-nan"
         )
         points, values = whole_rows(X, y)
-        widths = self._meta().widths
+        widths = self.predictor.widths
         if points.shape[1] not in widths.x or values.shape[1] != widths.y:
             expected = f"{widths.x[0]}" if len(widths.x) == 1 else f"{widths.x[0]} to {widths.x[-1]}"
             raise InputError(
@@ -141,7 +141,7 @@ class NVDPRegressor(MultiOutputMixin, RegressorMixin, MetaEstimator):
         """
         seed = 0 if random_state is None else int(random_state)
         if in_turn is not None:
-            drawn = sample_in_turn(self._meta(), *self._context, self._queries(X), n_samples, seed, in_turn)
+            drawn = sample_in_turn(self.predictor, *self._context, self._queries(X), n_samples, seed, in_turn)
             return self._shaped(drawn.permute(1, 2, 0))
         prediction = self._posterior.predict(self._queries(X), n_samples, seed)
         drawn = prediction.sample(seed + 1) if noise else prediction.functions

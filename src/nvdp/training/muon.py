@@ -46,6 +46,7 @@ class Muon(Optimizer):
         self,
         params: Iterable[nn.Parameter],
         lr: float = 1e-3,
+        *,
         momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
