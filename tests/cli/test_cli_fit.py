@@ -13,6 +13,19 @@ from growth import COLUMNS, FEW, fitted, growth, run
 from nvdp.errors import InputError
 
 RIVALS = ["hierarchical GP", "mixed model", "GP on the context alone", "mean curve of all tasks", "last value"]
+SOON = 6  # tasks, so few that no hierarchical GP is fitted
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """For fits whose figures are of no interest: the fixture `model` and the odd tables have theirs."""
+    monkeypatch.setattr("nvdp.cli.fit._draw", lambda done, out: {})
+
+
+@pytest.fixture
+def coarse(monkeypatch):
+    """Figures are drawn once, with few pixels, instead of a PNG and a PDF."""
+    monkeypatch.setattr("nvdp.plots.tables.save_figure", lambda figure, path: [figure.savefig(path, dpi=20), path][1:])
 
 
 def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
@@ -38,7 +51,7 @@ def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch, number, code):
-    growth().to_csv(tmp_path / "table.csv", index=False)
+    growth(SOON).to_csv(tmp_path / "table.csv", index=False)
     once = iter([number])  # a second signal is obeyed at once
     monkeypatch.setattr(
         "nvdp.training.early_stopping.TrainingProgress.advance_to",
@@ -55,23 +68,25 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
 )
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path, monkeypatch, place, number):
-    growth().to_csv(tmp_path / "table.csv", index=False)
+    growth(SOON).to_csv(tmp_path / "table.csv", index=False)
     monkeypatch.setattr(place, lambda *given: os.kill(os.getpid(), number))
     outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
     assert outcome.returncode == 128 + number
     assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_killed_fit_leaves_no_model_and_is_in_nobodys_way(tmp_path):
     (tmp_path / ".model.99999999.part").mkdir()  # of a process that is no more
     (tmp_path / ".model.99999999.part" / "config.json").write_text("{}")
-    assert fitted(growth(), tmp_path).exit_code == 0
+    assert fitted(growth(SOON), tmp_path).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", "model"}
     (tmp_path / ".other.1.part").mkdir()  # of one that is at work
     busy = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "other", *FEW)
     assert "is being written by another process" in str(busy.exception)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_fit_tells_which_tasks_it_left_out_and_how_many_it_scored(tmp_path, monkeypatch):
     monkeypatch.setattr("nvdp.tables.rivals.SCORED_CASES", 2)
     for module in ("fit", "scores"):
@@ -85,6 +100,7 @@ def test_a_fit_tells_which_tasks_it_left_out_and_how_many_it_scored(tmp_path, mo
     assert "2 of 4 held-out tasks" in " ".join(result.output.split())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_progress_is_in_per_cent_with_the_name_of_the_recipe_and_in_the_users_units(tmp_path):
     table = growth()
     table.assign(size=1000 * table["size"]).to_csv(tmp_path / "table.csv", index=False)
@@ -97,6 +113,7 @@ def test_progress_is_in_per_cent_with_the_name_of_the_recipe_and_in_the_users_un
     assert "step" not in "".join(lines)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
     result = fitted(growth(8), tmp_path, "--folds", "2")
     assert result.exit_code == 0, result.output + repr(result.exception)
@@ -154,7 +171,7 @@ def test_a_bad_table_is_one_line_and_leaves_no_folder(frame, words, tmp_path):
     ],
     ids=["same x", "every row twice", "constant y", "two tasks", "huge outputs", "narrow inputs"],
 )
-def test_an_odd_table_has_a_finite_answer(frame, words, tmp_path):
+def test_an_odd_table_has_a_finite_answer(frame, words, tmp_path, coarse):
     result = fitted(frame, tmp_path)
     assert result.exit_code == 0, result.output + repr(result.exception)
     assert words in result.output
@@ -162,8 +179,9 @@ def test_an_odd_table_has_a_finite_answer(frame, words, tmp_path):
     assert all(np.isfinite(list(row.values())).all() for row in scores.values())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_two_hundred_thousand_rows_are_no_trouble(tmp_path):
-    result = fitted(growth(20, rows=10_000), tmp_path)
+    result = fitted(growth(12, rows=17_000), tmp_path)
     assert result.exit_code == 0, result.output + repr(result.exception)
 
 
