@@ -19,8 +19,8 @@ from nvdp.experiments.plan import PlannedRun
 from nvdp.experiments.table3 import GRADIENT_STEPS, PAPER_RATES, plan, rows_of
 from nvdp.system import use_threads, write_text
 from nvdp.training.distributed import Machine
-from nvdp.training.loop import train
 from nvdp.training.presets import shortened
+from nvdp.training.run import train
 
 EPISODES = 400
 FEW_EPISODES, MANY_CLASSES = 100, 10  # of NVDP in episodes of more classes, whose evaluation takes minutes

@@ -17,7 +17,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.models.registry import MODELS, model_spec
 from nvdp.training.checkpoint import checkpoint_paths
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import CHECKPOINTS, start_run
 
 PRECISION = "64-true"  # so that a difference is an error, and not rounding that Adam has made large

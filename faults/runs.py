@@ -16,7 +16,7 @@ from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, Outcome, train
+from nvdp.training.run import Machine, Outcome, train
 from nvdp.training.run_folder import CHECKPOINTS, load_run
 
 SMALL = {
@@ -56,7 +56,7 @@ def run(config: RunConfig, folder: Path, devices: int = 1, resume: bool = True) 
 def start(config: RunConfig, folder: Path, devices: int = 1) -> BaseProcess:
     """The same in a process of its own, quickly: a server that has imported everything forks it."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["nvdp.training.loop"])
+    context.set_forkserver_preload(["nvdp.training.run"])
     process = context.Process(target=_run, args=(config.to_json(), str(folder), devices))
     process.start()
     return process

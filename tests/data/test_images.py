@@ -14,8 +14,8 @@ from nvdp.errors import InputError
 from nvdp.evaluation.metrics import evaluate
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
 from nvdp.training.presets import preset_config
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import load_run
 
 real = pytest.mark.skipif(not os.environ.get("NVDP_DATA"), reason="NVDP_DATA names no folder of data sets")

@@ -12,8 +12,9 @@ from nvdp.errors import InputError
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.training.grow import grown
-from nvdp.training.loop import initial_model, train
+from nvdp.training.loop import initial_model
 from nvdp.training.presets import preset_config
+from nvdp.training.run import train
 
 SMALL = {"encoder.size": 16, "rates.width": 16, "decoder.width": 16, "decoder.layers": 2}
 LARGER = {"encoder.size": 32, "rates.width": 48, "rates.layers": 4}

@@ -20,7 +20,7 @@ from nvdp.models.registry import build_model
 from nvdp.training import loop as trainer
 from nvdp.training.checkpoint import checkpoint_paths, load_newest_checkpoint
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import RunLog, load_run, only_process, save_model, start_run
 
 MACHINE = Machine(device="cpu", threads=1)
@@ -30,7 +30,7 @@ import os, signal, sys
 from pathlib import Path
 from nvdp.data.gp import GPTasks
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
+from nvdp.training.run import Machine, train
 
 folder, moment = Path(sys.argv[1]), sys.argv[2]
 draw, rename = GPTasks.training_batch, Path.replace

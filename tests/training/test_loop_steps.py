@@ -11,8 +11,9 @@ from torch import nn
 from nvdp.errors import InputError
 from nvdp.training import loop as trainer
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, Trainer, learning_rate_at, train
+from nvdp.training.loop import Trainer, learning_rate_at
 from nvdp.training.optimizers import build_optimizer
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import load_run
 
 

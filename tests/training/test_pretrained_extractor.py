@@ -16,10 +16,11 @@ from nvdp.errors import InputError
 from nvdp.models.registry import build_model
 from nvdp.training.config import RunConfig
 from nvdp.training.distributed import Machine
-from nvdp.training.loop import initial_model, train
+from nvdp.training.loop import initial_model
 from nvdp.training.presets import preset_config
 from nvdp.training.pretrain import pretrain, pretrain_config
 from nvdp.training.pretrained_extractor import EXTRACTOR, join_extractor, load_extractor
+from nvdp.training.run import train
 from nvdp.training.run_folder import load_any_run, save_model, start_run
 
 TASK = "folder-of-classes"

@@ -12,8 +12,8 @@ from nvdp.models.config import ModelConfig
 from nvdp.objectives import KLScale
 from nvdp.training import loop as trainer
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
 from nvdp.training.presets import preset_config
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import load_run
 
 

@@ -14,7 +14,8 @@ from faults.runs import TINY, run, state_of
 from nvdp.errors import InputError
 from nvdp.training.checkpoint import checkpoint_paths
 from nvdp.training.distributed import Machine, check_shares, launch
-from nvdp.training.loop import TrainingStep, train
+from nvdp.training.loop import TrainingStep
+from nvdp.training.run import train
 from nvdp.training.run_folder import load_run
 
 RUN_0_1, RUN_0_2 = (Path(__file__).parent / f"run_0_{minor}" for minor in (1, 2))

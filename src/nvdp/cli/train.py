@@ -180,9 +180,9 @@ def train(
     from nvdp.data.public.fetch import use_data_folder
     from nvdp.data.registry import check_task
     from nvdp.training.config import RunConfig
-    from nvdp.training.loop import Machine
-    from nvdp.training.loop import train as run_training
     from nvdp.training.presets import image_data, preset_config, shortened
+    from nvdp.training.run import Machine
+    from nvdp.training.run import train as run_training
     from nvdp.training.run_folder import CONFIG
 
     check_task(task)

@@ -29,7 +29,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.system import source_commit, write_text
 from nvdp.training.config import RunConfig
-from nvdp.training.loop import Machine, train
+from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import LOG, WEIGHTS
 
 POLL_SECONDS = 1.0

@@ -236,7 +236,7 @@ def _start_processes(fabric: "Fabric", processes: int, work: Callable[[ProcessGr
     start_method = fabric.strategy._start_method  # type: ignore[attr-defined]
     context = multiprocessing.get_context(start_method)
     if start_method == "forkserver":
-        context.set_forkserver_preload(["nvdp.training.loop", "lightning_fabric"])
+        context.set_forkserver_preload(["nvdp.training.run", "lightning_fabric"])
     reasons = context.SimpleQueue()
     before = os.environ.get("MASTER_PORT")
     try:

@@ -30,13 +30,14 @@ from nvdp.system import (
 from nvdp.training.checkpoint import load_tensors, save_tensors
 from nvdp.training.config import FEATURE_SETTINGS, FULL_PRECISION, PRECISIONS, PretrainConfig
 from nvdp.training.distributed import SingleProcess
-from nvdp.training.loop import Outcome, Prefetch, Trainer, train_in_folder
+from nvdp.training.loop import Prefetch, Trainer
 from nvdp.training.muon import Muon
 from nvdp.training.nearest_mean import nearest_mean_accuracy, one_shot_episodes
 from nvdp.training.preset_rules import CONV5_SIZE
 from nvdp.training.pretrained_extractor import EXTRACTOR, MEASURED, PROJECTION, load_extractor, projection_settings
 from nvdp.training.pretraining_images import Batch, TrainingImages
 from nvdp.training.pretraining_model import ClassificationStep, PretrainedClassifier, build_classifier, evaluated
+from nvdp.training.run import Outcome, train_in_folder
 from nvdp.training.run_folder import CONFIG, check_finite, only_process, start_run
 
 IMAGES = "images.json"  # what identifies the images that a run began with
