@@ -15,7 +15,7 @@ from nvdp.data.tables import Columns, TaskTable, read_tasks, split_tasks
 from nvdp.errors import InputError, counted
 from nvdp.loading import Predictor, write_fit
 from nvdp.system import new_folder, terminated_as_exit
-from nvdp.tables.fitted import FEWEST_FOR_PRIOR, HowToFit, fit_tasks, units_of
+from nvdp.tables.fitted import FEWEST_FOR_PRIOR, Fitted, HowToFit, fit_tasks, units_of
 from nvdp.tables.notes import column_ranges, table_notes
 from nvdp.tables.rivals import SCORED_CASES
 from nvdp.tables.scores import TableScores
@@ -90,19 +90,9 @@ def fit_table(
     if folds is not None and not 2 <= folds <= number // 2:
         raise InputError(f"--folds is {folds}; expected 2 to {number // 2}, half the number of {_what(columns)}")
 
-    def part(places: Sequence[int]) -> tuple[list[Arrays], list[Any]]:
-        return [tasks[place] for place in places], [groups[place] for place in places]
-
-    def halves(places: Sequence[int]) -> tuple[list[Arrays], list[Arrays]]:
-        ours, names = part(places)
-        kept, held = split_groups(names, how.seed + 1)
-        return [ours[place] for place in kept], [ours[place] for place in held]
-
-    both = number < FEWEST_FOR_BOTH and folds is None  # too few to hold out two groups
-    everything = list(range(len(tasks)))
-    learning, held_out = (everything, []) if folds else split_groups(groups, how.seed, SCORED_SHARE)
-    scored = part(held_out)[0]
-    training, ending = (part(learning)[0], scored) if both else halves(learning)
+    split = _split(groups, how, folds)
+    parts = (split.training, split.ending, split.scored)
+    training, ending, scored = ([tasks[place] for place in part] for part in parts)
     units_of(tasks, how)  # refuses values that cannot be standardised, whichever group they are in
     notes = table_notes(table, tasks, columns, MOST_ROWS)
     if len(training) < FEWEST_FOR_PRIOR:
@@ -115,12 +105,12 @@ def fit_table(
         scores = TableScores(how.seed, how.forecast, columns.y)
         recipes, splits = [], folds_of_groups(groups, folds, how.seed) if folds else []
         for rest, fold in splits:
-            other = fit_tasks(*halves(rest), how)
+            learned_of, ended_by = ([tasks[place] for place in half] for half in _halves(groups, rest, how.seed))
+            other = fit_tasks(learned_of, ended_by, how)
             recipes.append(other.outcome.recipe)
-            scores.add(other, part(fold)[0], [names[place] for place in fold])
+            scores.add(other, [tasks[place] for place in fold], [names[place] for place in fold])
         if not folds:
-            scores.add(fitted, scored, [names[place] for place in held_out])
-        outcome, adjustment = fitted.outcome, fitted.adjustment
+            scores.add(fitted, scored, [names[place] for place in split.scored])
         report = {
             "tasks": {
                 "training": len(training),
@@ -129,8 +119,8 @@ def fit_table(
                 "scored": sum(min(len(fold), SCORED_CASES) for _, fold in splits) or min(len(scored), SCORED_CASES),
                 "too_short": len(table.tasks) - len(tasks),
                 "thinned": sum(len(task.x) > MOST_ROWS for task in table.tasks),
-                "too_few_for_both": both,
-                "names_held_out": [names[place] for place in held_out],
+                "too_few_for_both": split.ending == split.scored,
+                "names_held_out": [names[place] for place in split.scored],
             },
             "folds": folds,
             "rows": {
@@ -139,34 +129,67 @@ def fit_table(
                 "partial": table.partial,
                 "tasks_in_all": table.sampled_from,
             },
-            "model": outcome.config.model.name,
-            "forecast": how.forecast,
-            "steps": outcome.steps,
-            "best_step": outcome.best_step,
-            "still_improving": outcome.late_gain > STILL_IMPROVING,
-            "recipe": outcome.recipe,
-            "tried": outcome.tried,
+            **_report(fitted, how, scores),
             "recipes_of_folds": recipes,
-            "seconds": round(outcome.seconds, 1),
-            "around_process": adjustment.around,
-            "network_share": adjustment.share,
-            "calibration": {
-                "sizes": adjustment.sizes,
-                "factors": adjustment.factors,
-                "factors_ahead": adjustment.factors_ahead,
-                **scores.calibration(),
-            },
             "notes": notes,
             "points": np.quantile([len(x) for x, _ in tasks], (0.0, 0.5, 1.0)).tolist(),
             "ranges": column_ranges(tasks, columns),
-            **scores.report(),
         }
         known = dict(zip(map(id, tasks), names, strict=True))
         learned = [known[id(task)] for task in fitted.learning]
         predictor = replace(fitted.predictor(columns), card={"report": report}, neighbours=fitted.neighbours(learned))
-        write_fit(place, predictor, outcome.steps, report)
+        write_fit(place, predictor, fitted.outcome.steps, report)
     shown = scored or ending
     return TableFit(predictor, shown, [known[id(task)] for task in shown], report)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which tasks train, which end training, and which are scored once at the end, by their places."""
+
+    training: list[int]
+    ending: list[int]
+    scored: list[int]
+
+
+def _split(groups: Sequence[Any], how: HowToFit, folds: int | None) -> Split:
+    """Tasks of one group stay together. Of few groups the same tasks end training and are scored."""
+    if folds:
+        return Split(*_halves(groups, range(len(groups)), how.seed), [])
+    learning, scored = split_groups(groups, how.seed, SCORED_SHARE)
+    if len(set(groups)) < FEWEST_FOR_BOTH:
+        return Split(learning, scored, scored)
+    return Split(*_halves(groups, learning, how.seed), scored)
+
+
+def _halves(groups: Sequence[Any], places: Sequence[int], seed: int) -> tuple[list[int], list[int]]:
+    """Some tasks in two parts: to train, and to end training."""
+    kept, held = split_groups([groups[place] for place in places], seed + 1)
+    return [places[each] for each in kept], [places[each] for each in held]
+
+
+def _report(fitted: Fitted, how: HowToFit, scores: TableScores) -> dict[str, Any]:
+    """What a report says of the fit and its scores."""
+    outcome, adjustment = fitted.outcome, fitted.adjustment
+    return {
+        "model": outcome.config.model.name,
+        "forecast": how.forecast,
+        "steps": outcome.steps,
+        "best_step": outcome.best_step,
+        "still_improving": outcome.late_gain > STILL_IMPROVING,
+        "recipe": outcome.recipe,
+        "tried": outcome.tried,
+        "seconds": round(outcome.seconds, 1),
+        "around_process": adjustment.around,
+        "network_share": adjustment.share,
+        "calibration": {
+            "sizes": adjustment.sizes,
+            "factors": adjustment.factors,
+            "factors_ahead": adjustment.factors_ahead,
+            **scores.calibration(),
+        },
+        **scores.report(),
+    }
 
 
 def _read(file: Path, columns: Columns, partial: bool) -> tuple[Columns, TaskTable]:
