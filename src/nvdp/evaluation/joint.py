@@ -10,7 +10,8 @@ differ can give the same. The density of many targets together does. It is compu
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -137,59 +138,28 @@ def joint_scores(
     Returns:
         For each size, in nats per scalar output: ``single`` (one point at a time), the four ways of this module,
         ``spread``, ``coverage50`` (the share of targets in their 50 % interval) and, of GP functions, ``exact_std`` of
-        the function under the true kernel and ``ceiling``: a GP that must infer the kernel (`InferredGP`). Of GP
-        functions also ``spread_follows_oracle``, the correlation of ``spread`` and ``exact_std`` over points; None if
-        the spread never varies. None if the tasks are too small.
+        the function under the true kernel and ``ceiling``, what is attainable: a GP that must infer the kernel
+        (`InferredGP`). Of GP functions also ``spread_follows_oracle``, the correlation of ``spread`` and ``exact_std``
+        over points; None if the spread never varies. None if the tasks are too small.
     """
     model.eval()
-    device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
+    scores = _JointScores(model, seed, samples, in_turn)
     by_size: dict[str, Any] = {}
-    follows, tasks_seen, most = RunningCorrelation(), 0, 0
+    tasks_seen, most = 0, 0
     for size in sizes:
-        means, ceiling = _Means(), _Means()
+        means, attainable = _Means(), _Means()
         for index, whole in enumerate(batches):
-            generator = derived_generator(seed, "joint", size, index)
-            tasks = regrouped(whole, size, targets, generator)
-            if tasks is None:
-                continue
-            most = max(most, tasks.x.shape[1] - size)
-            here = tasks.to(device).to(dtype)
-            target = PointSet(here.x[:, size:], here.y[:, size:], here.mask[:, size:])
-            posterior = model.posterior_given(here.context)
-            single, functions = posterior.predict(target.x), posterior.predict(target.x, samples, seed)
-            values = target.y[0].numel()
-            inside = ((single.cdf(target.y) - 0.5).abs() <= 0.25).to(dtype)
-            means.take(
-                single=single.log_prob(target.y).mean((-2, -1)), gaussian=gaussian_joint(functions, target.y) / values
-            )
-            if (closed := posterior.joint_closed_form(target)) is None:
-                mixture = mixture_log_prob(functions.component_log_prob(target.y).sum((-2, -1)))
-            else:
-                mixture = posterior.joint_log_prob(target, samples, derived_generator(seed, "mixture", device=device))
-                means.take(closed_form=closed / values)
-            means.take(mixture=mixture / values)
-            few = _first_points(here, size + in_turn)
-            chain = few.y.shape[-1] * (few.x.shape[1] - size)
-            means.take(fed_back=fed_back(model, few) / chain)
-            means.take(coverage50=inside.mean((-2, -1)), spread=functions.spread.mean((-2, -1)))
-            if isinstance(tasks, GPTaskBatch):
-                variance = tasks.oracle().std[:, size:].double().square() - NOISE**2
-                std = variance.clamp(min=0).sqrt()
-                means.take(exact_std=std.mean((-2, -1)))
-                follows.add(std, functions.spread)
-                exact = InferredGP(smallest_std(model.config))
-                ceiling.take(
-                    single=exact.log_prob(tasks)[:, size:].mean(-1),
-                    joint=exact.joint_log_prob(tasks) / (tasks.x.shape[1] - size),
-                    fed_back=exact.chain_log_prob(_first_points(tasks, size + in_turn)) / chain,
-                )
+            tasks = regrouped(whole, size, targets, derived_generator(seed, "joint", size, index))
+            if tasks is not None:
+                most = max(most, tasks.x.shape[1] - size)
+                scores.add(tasks, size, means, attainable)
         if not means:
             continue
         tasks_seen = means["single"].count
         row: dict[str, Any] = {name: moments.mean for name, moments in means.items()}
         row["stderr"] = known(means["gaussian"].stderr)
-        if ceiling:
-            row["ceiling"] = {name: moments.mean for name, moments in ceiling.items()}
+        if attainable:
+            row["ceiling"] = {name: moments.mean for name, moments in attainable.items()}
         by_size[str(size)] = row
     if not by_size:
         return None
@@ -199,8 +169,58 @@ def joint_scores(
         "fed_back_targets": min(in_turn, most),
         "samples": samples,
         "by_context": by_size,
-        **({"spread_follows_oracle": known(follows.value)} if follows.sums[0] else {}),
+        **({"spread_follows_oracle": known(scores.follows.value)} if scores.follows.sums[0] else {}),
     }
+
+
+@dataclass
+class _JointScores:
+    """Takes in the scores of one batch after another; see `joint_scores`."""
+
+    model: MetaModel[Any]
+    seed: int
+    samples: int
+    in_turn: int
+    follows: RunningCorrelation = field(default_factory=RunningCorrelation)
+
+    @cached_property
+    def exact(self) -> InferredGP:
+        """The GP that must infer the kernel."""
+        return InferredGP(smallest_std(self.model.config))
+
+    def add(self, tasks: TaskBatch, size: int, means: _Means, attainable: _Means) -> None:
+        """Add the scores of tasks whose first `size` points are the context."""
+        model, like = self.model, next(self.model.parameters())
+        here = tasks.to(like.device).to(like.dtype)
+        target = PointSet(here.x[:, size:], here.y[:, size:], here.mask[:, size:])
+        posterior = model.posterior_given(here.context)
+        single, functions = posterior.predict(target.x), posterior.predict(target.x, self.samples, self.seed)
+        values = target.y[0].numel()
+        inside = ((single.cdf(target.y) - 0.5).abs() <= 0.25).to(like.dtype)
+        means.take(
+            single=single.log_prob(target.y).mean((-2, -1)), gaussian=gaussian_joint(functions, target.y) / values
+        )
+        if (closed := posterior.joint_closed_form(target)) is None:
+            mixture = mixture_log_prob(functions.component_log_prob(target.y).sum((-2, -1)))
+        else:
+            generator = derived_generator(self.seed, "mixture", device=like.device)
+            mixture = posterior.joint_log_prob(target, self.samples, generator)
+            means.take(closed_form=closed / values)
+        means.take(mixture=mixture / values)
+        few = _first_points(here, size + self.in_turn)
+        chain = few.y.shape[-1] * (few.x.shape[1] - size)
+        means.take(fed_back=fed_back(model, few) / chain)
+        means.take(coverage50=inside.mean((-2, -1)), spread=functions.spread.mean((-2, -1)))
+        if isinstance(tasks, GPTaskBatch):
+            variance = tasks.oracle().std[:, size:].double().square() - NOISE**2
+            std = variance.clamp(min=0).sqrt()
+            means.take(exact_std=std.mean((-2, -1)))
+            self.follows.add(std, functions.spread)
+            attainable.take(
+                single=self.exact.log_prob(tasks)[:, size:].mean(-1),
+                joint=self.exact.joint_log_prob(tasks) / (tasks.x.shape[1] - size),
+                fed_back=self.exact.chain_log_prob(_first_points(tasks, size + self.in_turn)) / chain,
+            )
 
 
 @torch.no_grad()
@@ -210,7 +230,7 @@ def own_contexts(
     """All targets of each task together, given the task's own context, in nats per scalar output.
 
     The best of what a model has: its closed form, or the mixture over sampled functions; and targets fed back one by
-    one. Of GP functions also the `ceiling`, a GP that must infer the kernel.
+    one. Of GP functions also what is attainable: the density of a GP that must infer the kernel.
 
     Args:
         model: A regression model.
@@ -219,14 +239,15 @@ def own_contexts(
         samples: Functions.
 
     Returns:
-        ``together`` and ``fed_back`` with their standard errors, ``tasks`` and ``ceiling``; None if a task has more
-        than `TARGETS` points.
+        ``together`` and ``fed_back`` with their standard errors, ``tasks`` and ``ceiling`` (what is attainable); None
+        if a task has more than `TARGETS` points.
     """
     if max(batch.x.shape[1] for batch in batches) > TARGETS:
         return None
     model.eval()
     device, dtype = next(model.parameters()).device, next(model.parameters()).dtype
-    together, chain, ceiling = RunningMoments(), RunningMoments(), RunningMoments()
+    together, chain, attainable = RunningMoments(), RunningMoments(), RunningMoments()
+    exact = InferredGP(smallest_std(model.config))
     for batch in batches:
         tasks = batch.to(device).to(dtype)
         target, posterior = tasks.target, model.posterior_given(tasks.context)
@@ -237,10 +258,10 @@ def own_contexts(
         together.add(density.cpu() / (count * target.y.shape[-1]))
         chain.add(own_targets_fed_back(model, tasks) / (count * target.y.shape[-1]))
         if isinstance(batch, GPTaskBatch):
-            ceiling.add(InferredGP(smallest_std(model.config)).joint_log_prob(batch) / count)
+            attainable.add(exact.joint_log_prob(batch) / count)
     row = {"together": together.mean, "stderr": known(together.stderr), "tasks": together.count}
     row |= {"fed_back": chain.mean, "fed_back_stderr": known(chain.stderr)}
-    return row | ({"ceiling": ceiling.mean} if ceiling.count else {})
+    return row | ({"ceiling": attainable.mean} if attainable.count else {})
 
 
 @torch.no_grad()
