@@ -10,7 +10,7 @@ from nvdp.cli.options import MAX_SEED, PAPER, DataDir, Force
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from nvdp.data.public.fetch import PublicSet
+    from nvdp.data.public.fetch import Found, PublicSet
 
 data = typer.Typer(help="Public image sets: list, download and check them. A sample table.", no_args_is_help=True)
 app.add_typer(data, name="data", rich_help_panel=PAPER)
@@ -29,6 +29,17 @@ def _set(name: str) -> "PublicSet":
     if name not in _sets():
         raise unknown_name("data set", name, _sets())
     return _sets()[name]
+
+
+def _located(name: str, data_dir: Path | None) -> "Found":
+    """Where a set is on this machine; refused if it is not."""
+    from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
+
+    use_data_folder(data_dir)
+    found = locate(_set(name))
+    if found is None:
+        raise InputError(f"{name} is not on this machine: {ways_to_provide(_set(name))}")
+    return found
 
 
 @data.command("list")
@@ -57,25 +68,16 @@ def fetch(name: Name) -> None:
 @data.command()
 def path(name: Name, data_dir: DataDir = None) -> None:
     """Print the files that an image set is read from, one on each line."""
-    from nvdp.data.public.fetch import locate, use_data_folder, ways_to_provide
-
-    use_data_folder(data_dir)
-    found = locate(_set(name))
-    if found is None:
-        raise InputError(f"{name} is not on this machine: {ways_to_provide(_set(name))}")
-    for each in found.paths:
+    for each in _located(name, data_dir).paths:
         typer.echo(str(each))
 
 
 @data.command()
 def check(name: Name, data_dir: DataDir = None) -> None:
     """Compare an image set's checksums with the published ones; read and count all its images."""
-    from nvdp.data.public.fetch import locate, use_data_folder, verify, ways_to_provide
+    from nvdp.data.public.fetch import verify
 
-    use_data_folder(data_dir)
-    found = locate(_set(name))
-    if found is None:
-        raise InputError(f"{name} is not on this machine: {ways_to_provide(_set(name))}")
+    found = _located(name, data_dir)
     counts = {split: len(images) for split, images in _set(name).read(found).items()}
     for line in verify(_set(name), found):
         typer.echo(line)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import IO, Any, Self
 
 import torch
@@ -29,6 +28,7 @@ from nvdp.experiments.plan import Experiment, PlannedRun
 from nvdp.experiments.results import FIGURE_SUFFIX, Result, read_result, result_path
 from nvdp.system import source_commit, write_text
 from nvdp.training.config import RunConfig
+from nvdp.training.progress import ProgressBar
 from nvdp.training.run import Machine, train
 from nvdp.training.run_folder import LOG, WEIGHTS
 
@@ -220,17 +220,19 @@ def _write_result(job: Job, result: Result) -> None:
     write_text(path, result_json(result, indent=1) + "\n")
 
 
-class QueueProgress:
+class QueueProgress(ProgressBar):
     """A progress bar on standard error: steps done of all runs of a plan, read from their logs."""
 
     def __init__(self, title: str, plan: Sequence[PlannedRun], runs: Path) -> None:
         self._plan, self._runs = plan, runs
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[state]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
+        super().__init__(
+            Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+            )
         )
         self._whole = self._bar.add_task(title, total=sum(run.config.steps for run in plan), state="")
 
@@ -242,15 +244,6 @@ class QueueProgress:
         """Read the logs again."""
         done = sum(steps_done(run.folder(self._runs)) for run in self._plan)
         self._bar.update(self._whole, completed=done, state=state)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
 
 def steps_done(folder: Path) -> int:

@@ -24,7 +24,23 @@ class _Speed(ProgressColumn):
         return Text("" if task.speed is None else f"{task.speed:.1f} steps/s", style="cyan")
 
 
-class TrainingProgress:
+class ProgressBar:
+    """A bar of `rich` that is shown within a ``with`` block."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar = bar
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+
+class TrainingProgress(ProgressBar):
     """The bar of one run, on standard error; ten plain lines if that is not a terminal.
 
     Args:
@@ -40,19 +56,21 @@ class TrainingProgress:
         total = 1.0 if steps is None else steps
         self._title, self._steps, self._total, self._next_line = title, steps, total, start + total / 10
         counts = [TaskProgressColumn()] if steps is None else [MofNCompleteColumn(), _Speed()]
-        self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(),
-            *counts,
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-            console=console,
-            disable=not wanted or not console.is_terminal,
+        super().__init__(
+            Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(),
+                *counts,
+                TextColumn("{task.fields[numbers]}"),
+                TimeRemainingColumn(),
+                console=console,
+                disable=not wanted or not console.is_terminal,
+            )
         )
         self._task = self._bar.add_task(title, total=total, completed=start, numbers="")
 
     def advance_to(self, done: float) -> None:
-        """Show that so many steps, or this share, are done."""
+        """Show the number of steps done, or the share."""
         self._bar.update(self._task, completed=done)
 
     def show(self, row: dict[str, float]) -> None:
@@ -63,22 +81,13 @@ class TrainingProgress:
         self.say(int(row["step"]), numbers)
 
     def say(self, done: float, numbers: str) -> None:
-        """Show the numbers after so many steps, or this share."""
+        """Show numbers at this step, or share."""
         self._bar.update(self._task, numbers=numbers)
         if self._plain and done >= self._next_line - 1e-9:
             place = f"{done:.0%}" if self._steps is None else f"step {done} of {self._steps}"
             self._console.print(f"{self._title}, {place}: {numbers}", highlight=False)
             while done >= self._next_line - 1e-9:
                 self._next_line += self._total / 10
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.stop()
 
 
 class StopRequest:
