@@ -1,10 +1,12 @@
-"""What a step should learn from, and by which optimiser: recipes of models for equal seconds on GP tasks.
+"""What a step should learn from, and by which optimiser: recipes of models for equal seconds.
 
-    python benchmarks/search.py --seconds 60 [--only NAME ...]      # adds to results/bench/search.json
+    python benchmarks/search.py --seconds 60 [--only NAME ...]           # adds to results/bench/search.json
+    python benchmarks/search.py --task celeba --seconds 60               # adds to results/bench/search-celeba.json
 
 The seconds are those of a nominal core: each recipe's step is timed in turns with a reference step, and its number of
 steps is what fits into the seconds if the reference takes 43.2 ms (measured once with nothing else running). So a busy
-machine does not change the result. Scored on tasks of another seed than the validation set; rows that exist are kept.
+machine does not change the result. Scored on tasks of another seed than the validation set, images on validation
+images; rows that exist are kept.
 """
 
 import argparse
@@ -13,20 +15,22 @@ import time
 from pathlib import Path
 
 from nvdp.data.registry import task_source
-from nvdp.data.source import validation_tasks
+from nvdp.data.source import NO_DATA, validation_tasks
 from nvdp.evaluation.metrics import evaluate
 from nvdp.experiments.plan import FORMER_PLAIN, FORMER_READING, USUAL_BOUND
 from nvdp.system import keep_freed_memory, use_threads, write_text
 from nvdp.training.loop import Trainer, trainer_in_memory
+from nvdp.training.preset_rules import MIXTURE
 from nvdp.training.presets import preset_config, shortened
 
-RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "search.json"
-REFERENCE_MS, SEED, TASKS, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 1_024, 2, 8, 5
+FOLDER = Path(__file__).resolve().parents[1] / "results" / "bench"
+REFERENCE_MS, SEED, SAMPLES, ROUNDS, STEPS = 43.2, 4242, 2, 8, 5
+TASKS = {"gp": 1_024, "mnist": 512, "celeba": 256}  # that score
 ADAM_16 = {"tasks_per_step": 16, "optimizer": "adam", "learning_rate": 3e-3}
 MUON = {"optimizer": "muon", "muon_rows": 128, "learning_rate": 6e-3}
 DEPTHWISE = {"convolution.dense": False, "convolution.kernel": 7}
 REFERENCE = "nvdp-conv, former preset, depthwise, Adam, 16 tasks"
-VARIANTS = {  # model, settings of the run, settings of the model
+GP_VARIANTS = {  # model, settings of the run, settings of the model
     "nvdp, NAdam": ("nvdp", FORMER_PLAIN | {"learning_rate": 2e-3}, {}),
     "nvdp, Muon": ("nvdp", MUON, {}),
     "nvdp, Muon, learning rate 0.012": ("nvdp", MUON | {"learning_rate": 1.2e-2}, {}),
@@ -64,13 +68,27 @@ VARIANTS = {  # model, settings of the run, settings of the model
     "nvdp-attentive, learning rate 0.003": ("nvdp-attentive", {"learning_rate": 3e-3}, {}),
     "nvdp-attentive, Adam, 16 tasks": ("nvdp-attentive", {**ADAM_16, "learning_rate": 1e-3}, {}),
 }
+R_OF_256 = {"encoder.size": 256, "encoder.width": None, "encoder.residual": True}
+IMAGE_VARIANTS = {  # plain models with noise of eight Gaussians, and contexts of the paper's sizes
+    f"{model}, {optimizer}{encoder}": (model, {"data": NO_DATA} | run, MIXTURE | architecture)
+    for model in ("nvdp", "cnp")
+    for encoder, architecture in {"": {}, ", r of 256": R_OF_256}.items()
+    for optimizer, run in {
+        "NAdam": {},
+        "Muon": MUON,
+        "Muon, learning rate 0.012": MUON | {"learning_rate": 1.2e-2},
+    }.items()
+}
+VARIANTS = {"gp": GP_VARIANTS, "mnist": IMAGE_VARIANTS, "celeba": IMAGE_VARIANTS}
 
 
-def trainer(name: str, steps: int) -> Trainer:
-    """Of a new model."""
-    model, run, architecture = VARIANTS[name]
-    config = preset_config("gp", model, "quick", architecture=architecture, **run)
-    return trainer_in_memory(shortened(config, steps), task_source("gp"))
+def trainer(task: str, name: str, steps: int) -> Trainer:
+    """Of a new model; the reference is always on GP functions."""
+    if name == REFERENCE:
+        task = "gp"
+    model, run, architecture = VARIANTS[task][name]
+    config = preset_config(task, model, "quick", architecture=architecture, **run)
+    return trainer_in_memory(shortened(config, steps), task_source(task, config.data))
 
 
 def seconds_of(trained: Trainer, steps: int) -> float:
@@ -81,24 +99,25 @@ def seconds_of(trained: Trainer, steps: int) -> float:
     return time.process_time() - began
 
 
-def row(name: str, seconds: float) -> dict:
+def row(task: str, name: str, seconds: float) -> dict:
     """Train a recipe for the nominal seconds and score it."""
-    both = [trainer(which, 10**6) for which in (REFERENCE, name)]
+    both = [trainer(task, which, 10**6) for which in (REFERENCE, name)]
     for trained in both:
         seconds_of(trained, STEPS)
     reference, ours = map(sum, zip(*[[seconds_of(t, STEPS) for t in both] for _ in range(ROUNDS)], strict=True))
     milliseconds = REFERENCE_MS * ours / reference
-    trained = trainer(name, max(1, round(1e3 * seconds / milliseconds)))
+    trained = trainer(task, name, max(1, round(1e3 * seconds / milliseconds)))
     for _ in trained.steps():
         pass
-    found = evaluate(trained.model.eval(), validation_tasks(task_source("gp"), SEED, TASKS), SAMPLES)
-    model, run, architecture = VARIANTS[name]
+    batches = validation_tasks(task_source(task), SEED, TASKS[task])
+    found = evaluate(trained.model.eval(), batches, SAMPLES)
+    model, run, architecture = VARIANTS[task][name]
     return {
         "name": name,
         "model": model,
-        "settings": run | architecture,
+        "settings": {key: value for key, value in run.items() if key != "data"} | architecture,
         "seconds": seconds,
-        "tasks": TASKS,
+        "tasks": TASKS[task],
         "steps": trained.step,
         "ms": milliseconds,
         **{metric: found["scores"][metric]["mean_parameters"] for metric in ("LL", "RLL", "PLL")},
@@ -112,18 +131,23 @@ def main() -> None:
     """Train what is missing and add it to the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--task", default="gp", choices=list(VARIANTS))
+    parser.add_argument("--only", nargs="*", help="names of recipes; all by default")
+    parser.add_argument("--json", type=Path, help="default: search.json or search-TASK.json in results/bench")
     given = parser.parse_args()
+    task, names = given.task, given.only or list(VARIANTS[given.task])
+    if unknown := set(names) - set(VARIANTS[task]):
+        parser.error(f"unknown recipes of {task}: {sorted(unknown)}; expected some of {list(VARIANTS[task])}")
+    file = given.json or FOLDER / ("search.json" if task == "gp" else f"search-{task}.json")
     keep_freed_memory()
     use_threads(1)
-    rows = json.loads(given.json.read_text())["rows"] if given.json.exists() else []
-    for name in given.only:
+    rows = json.loads(file.read_text())["rows"] if file.exists() else []
+    for name in names:
         if (name, given.seconds) not in [(done["name"], done["seconds"]) for done in rows]:
-            rows.append(row(name, given.seconds))
+            rows.append(row(task, name, given.seconds))
             print(json.dumps(rows[-1]), flush=True)
             rows.sort(key=lambda done: (done["seconds"], -done["PLL"]))
-            write_text(given.json, json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
+            write_text(file, json.dumps({"seed": SEED, "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
