@@ -26,8 +26,9 @@ def test_a_standard_error_that_is_not_known_is_a_dash(committed, printed):
 
 def test_tables_name_processor_and_commit_and_accept_files_without_them(page, step_result, committed, printed):
     xeon = committed("step-xeon")
-    assert f"{xeon['machine']['processor']}, 1 thread" in printed(xeon, 100)[-1]
-    assert f"commit {xeon['commit']}" in printed(xeon, 100)[-1]
+    caption = printed(xeon, 200)[-1]
+    assert f"{xeon['machine']['processor']}, 1 thread" in caption
+    assert f"commit {xeon['commit']}" in caption
     for name in TEXTS:
         result = committed(name)
         assert f"*{measured_on(result)}; `nvdp bench --suite {name}`.*" in page

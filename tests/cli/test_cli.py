@@ -10,7 +10,9 @@ from unittest import mock
 
 import pytest
 from command_line import nvdp, refusal
+from quick_scores import in_this_process, score_few
 
+from nvdp.experiments import figure9
 from nvdp.experiments.reproduce import EXPERIMENTS
 
 TINY = ["--steps", "4", "--preset", "quick", "--quiet"]
@@ -21,6 +23,11 @@ def in_a_process(*arguments):
     command = [sys.executable, "-m", "nvdp", *map(str, arguments)]
     environment = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+@pytest.fixture(autouse=True)
+def few_functions(monkeypatch):
+    score_few(monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +217,10 @@ def test_truncated_checkpoints_are_one_line(run, tmp_path):
     assert "no whole checkpoint" in refusal("train", "gp", "--out", tmp_path, "--resume")
 
 
-def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path):
+def test_a_quick_experiment_runs_is_not_repeated_and_makes_its_page(tmp_path, monkeypatch):
+    monkeypatch.setitem(figure9.STEPS, "quick", 4)
+    monkeypatch.setitem(figure9.TASKS, "quick", 4)
+    monkeypatch.setattr("nvdp.experiments.executors.run_processes", in_this_process)
     arguments = [
         "reproduce",
         "figure9",

@@ -5,6 +5,7 @@ import shutil
 from dataclasses import asdict, replace
 
 import pytest
+from quick_scores import in_this_process, score_few
 
 import nvdp
 from nvdp.errors import InputError
@@ -18,6 +19,13 @@ from nvdp.models.config import ModelConfig
 from nvdp.system import source_commit
 from nvdp.training.config import RunConfig
 from nvdp.training.presets import preset_config
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_functions():
+    with pytest.MonkeyPatch.context() as patch:
+        score_few(patch)
+        yield
 
 
 def tiny(model="cnp", **changes):
@@ -122,10 +130,11 @@ def test_two_results_of_one_name_are_refused(table1, tmp_path):
 
 def test_experiments_that_share_a_run_share_its_scores(tmp_path):
     out, runs = tmp_path / "results", tmp_path / "runs"
-    run_queue(experiment(PlannedRun("cnp-learned", tiny(), 2)), "quick", out, runs, device="cpu")
+    here = {"device": "cpu", "executor": in_this_process}
+    run_queue(experiment(PlannedRun("cnp-learned", tiny(), 2)), "quick", out, runs, **here)
     other = Experiment("figure2", "a test", lambda budget: [PlannedRun("same", tiny(), 2)])
     before = read_result(result_path(out, "table1", "quick", "cnp-learned"))
-    run_queue(other, "quick", out, runs, device="cpu")
+    run_queue(other, "quick", out, runs, **here)
     result = read_result(result_path(out, "figure2", "quick", "same"))
     assert (result["what"], result["name"]) == ("figure2", "same")
     assert result["evaluation"] == before["evaluation"]
@@ -134,10 +143,11 @@ def test_experiments_that_share_a_run_share_its_scores(tmp_path):
 def test_a_queue_can_be_told_which_runs_to_do(tmp_path):
     plan = experiment(PlannedRun("cnp-learned", tiny(), 2), PlannedRun("np-learned", tiny("np"), 2))
     out = tmp_path / "results"
-    assert list(run_queue(plan, "quick", out, tmp_path / "runs", device="cpu", only="cnp")) == ["cnp-learned"]
+    here = {"device": "cpu", "executor": in_this_process}
+    assert list(run_queue(plan, "quick", out, tmp_path / "runs", only="cnp", **here)) == ["cnp-learned"]
     assert not result_path(out, "table1", "quick", "np-learned").exists()
     with pytest.raises(InputError, match="no run of table1 has 'maml' in its name"):
-        run_queue(plan, "quick", out, tmp_path / "runs", device="cpu", only="maml")
+        run_queue(plan, "quick", out, tmp_path / "runs", only="maml", **here)
 
 
 def test_a_run_keeps_its_folder_when_settings_are_added_and_none_of_two_runs_share_one(tmp_path):

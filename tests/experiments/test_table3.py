@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 from PIL import Image
+from quick_scores import in_this_process
 
 from nvdp.data import class_pools as fewshot_folder
 from nvdp.data.source import DataConfig
@@ -169,7 +170,14 @@ def test_the_queue_trains_scores_and_writes_both_kinds_of_batch_norm(pictures, t
     config = preset_config("folder-of-classes", "protonet", "quick", way=2, shot=1, data=data, queries=3, steps=2)
     run = PlannedRun("protonet-omniglot-5w1s-end-to-end", replace(config, tasks_per_step=2), 3, split="test")
     out = tmp_path / "results"
-    run_queue(Experiment("table3", "a test", lambda budget: [run]), "quick", out, tmp_path / "runs", device="cpu")
+    run_queue(
+        Experiment("table3", "a test", lambda budget: [run]),
+        "quick",
+        out,
+        tmp_path / "runs",
+        device="cpu",
+        executor=in_this_process,
+    )
     written = read_result(result_path(out, "table3", "quick", run.name))
     assert written["config"] == json.loads(json.dumps(asdict(run.config)))
     assert (written["evaluation"]["tasks"], written["evaluation"]["transductive"]) == (3, False)
