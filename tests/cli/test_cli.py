@@ -287,4 +287,5 @@ def test_settings_that_are_none_are_refused(run, tmp_path):
 def test_a_seed_beyond_64_bits_and_a_value_with_a_line_break_are_one_line(run):
     said = refusal("eval", run, "--seed", 2**63)
     assert "'9223372036854775808' for '--seed': Input should be less than or equal to 9223372036854775807" in said
+    assert "'-1' for '--seed': Input should be greater than or equal to 0" in refusal("eval", run, "--seed", -1)
     assert refusal("plot", "no\nsuch run").count("\n") == 1

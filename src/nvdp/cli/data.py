@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, PAPER, DataDir, Force
+from nvdp.cli.options import PAPER, DataDir, Force, seed_option
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ TREES, KNOWN_DAYS = 40, 5
 @data.command()
 def sample(
     folder: Annotated[Path, typer.Argument(help="Where to write growth.csv, new.csv and grid.csv.")],
-    seed: Annotated[int, typer.Option(help="Seed of the simulated trees.", min=0, max=MAX_SEED)] = 0,
+    seed: Annotated[int, seed_option("Seed of the simulated trees.")] = 0,
     force: Force = False,
 ) -> None:
     """Write a table to try nvdp fit and nvdp predict with: simulated trees that grow in S-shaped curves.

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, TRAINING, AsJson, DataDir, Device, Force, Run
+from nvdp.cli.options import TRAINING, AsJson, DataDir, Device, Force, Run, seed_option
 from nvdp.errors import InputError
 
 
@@ -18,9 +18,7 @@ def evaluate(
     tasks: Annotated[
         int | None, typer.Option(help="How many tasks of a fixed set. (default: 2,048; of a classifier 600 episodes)")
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Which validation set. (default: the published one)", max=MAX_SEED)
-    ] = None,
+    seed: Annotated[int | None, seed_option("Which validation set. (default: the published one)")] = None,
     samples: Annotated[
         int | None, typer.Option(help="Sampled functions for each task. (default: 16; of a classifier 10)")
     ] = None,
@@ -211,7 +209,7 @@ def _show_classifier(scores: dict[str, Any]) -> None:
 def plot(
     run: Run,
     out: Annotated[Path, typer.Option(help="The PNG to write; a PDF goes beside it.")] = Path("functions.png"),
-    seed: Annotated[int, typer.Option(help="Which three functions.", max=MAX_SEED)] = 0,
+    seed: Annotated[int, seed_option("Which three functions.")] = 0,
     force: Force = False,
 ) -> None:
     """Draw what a model of GP functions predicts for three new functions, beside the exact GP.

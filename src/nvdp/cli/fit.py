@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, OWN_DATA
+from nvdp.cli.options import OWN_DATA, seed_option
 from nvdp.cli.tables import column_names, say
 from nvdp.errors import InputError, counted
 
@@ -39,7 +39,7 @@ def fit(
     folds: Annotated[
         int | None, typer.Option(help="Score every task by cross-validation: so many further fits, each as long.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of held-out tasks, weights and noise.", max=MAX_SEED)] = 0,
+    seed: Annotated[int, seed_option("Seed of held-out tasks, weights and noise.")] = 0,
     model: Annotated[
         str, typer.Option(help="A regression model from `nvdp models`, or auto: held-out tasks choose.")
     ] = "auto",

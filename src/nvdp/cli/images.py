@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, PICTURES, AsJson, Force, find
+from nvdp.cli.options import PICTURES, AsJson, Force, find, seed_option
 from nvdp.errors import InputError
 
 SHOWN_CLASSES, DIGITS, BETWEEN = 8, 5, 3  # columns of the table of probabilities; characters of one and its borders
@@ -35,7 +35,7 @@ def complete(
     blocks: Annotated[
         bool, typer.Option("--blocks", help="Draw the shown samples block by block: drawn pixels join the context.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Which pixels are kept, and which samples are drawn.", max=MAX_SEED)] = 0,
+    seed: Annotated[int, seed_option("Which pixels are kept, and which samples are drawn.")] = 0,
     invert: Annotated[
         bool, typer.Option("--invert", help="Swap dark and light: mnist and omniglot are white ink on black.")
     ] = False,

@@ -16,6 +16,11 @@ def find(run: Path) -> Path:
     return find_run(run)
 
 
+def seed_option(help: str) -> Any:
+    """An option for a seed that PyTorch's generators take."""
+    return typer.Option(help=help, min=0, max=MAX_SEED)
+
+
 def say_new_run(out: Path) -> None:
     """Say that --resume found nothing."""
     typer.echo(f"nothing to resume in {out}; a new run begins", err=True)

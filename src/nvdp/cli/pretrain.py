@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, TRAINING, DataDir, Device, Quiet, Threads, given, say_new_run
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, given, say_new_run, seed_option
 from nvdp.errors import InputError
 
 DEFAULT_MINUTES = 30.0
@@ -102,7 +102,7 @@ def pretrain(
     precision: Annotated[
         str | None, typer.Option(help="32-true or bf16-mixed. (default: the quicker one on this machine)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and order. (default: 0)", max=MAX_SEED)] = None,
+    seed: Annotated[int | None, seed_option("Seed of weights and order. (default: 0)")] = None,
     folder: Annotated[Path | None, typer.Option(help="folder-of-classes: a folder with a sub-folder a class.")] = None,
     size: Annotated[int | None, typer.Option(help="folder-of-classes: rows and columns. (default: 32)")] = None,
     channels: Annotated[

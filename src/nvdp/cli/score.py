@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, OWN_DATA, AsJson
+from nvdp.cli.options import OWN_DATA, AsJson, seed_option
 from nvdp.errors import InputError, counted
 
 
@@ -29,7 +29,7 @@ def score(
     forecast: Annotated[
         bool, typer.Option("--forecast", help="Predict from the first points of each task, not from random ones.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Which points are the context.", max=MAX_SEED)] = 0,
+    seed: Annotated[int, seed_option("Which points are the context.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Score a model on new tasks: each is predicted from some of its points and compared with the others.

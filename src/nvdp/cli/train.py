@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nvdp.cli import app
-from nvdp.cli.options import MAX_SEED, TRAINING, DataDir, Device, Quiet, Threads, find, given, say_new_run
+from nvdp.cli.options import TRAINING, DataDir, Device, Quiet, Threads, find, given, say_new_run, seed_option
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -41,9 +41,7 @@ def train(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps. (default: the preset's)")] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Seed of weights, tasks and noise. (default: 0)", max=MAX_SEED)
-    ] = None,
+    seed: Annotated[int | None, seed_option("Seed of weights, tasks and noise. (default: 0)")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out, bit for bit.")] = False,
     optimizer: Annotated[
         str | None,
