@@ -1,5 +1,6 @@
 """One figure for each suite, from its result alone."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ TABLE_BARS = {
     "mixed": ("mixed", ORANGE),
     "mean_curve": ("mean curve of all tasks", GREEN),
 }
+CIRCLES: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
 LOWEST_LL = -5.0  # with few points a Gaussian process may be far below
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
@@ -64,8 +66,19 @@ LINES = {
 }
 
 
-def draw(result: dict[str, Any], path: Path) -> list[Path]:
-    """Draw a suite's result; a PDF goes beside a PNG."""
+def draw(result: dict[str, Any], path: Path, others: Sequence[dict[str, Any]] = ()) -> list[Path]:
+    """Draw a suite's result; a PDF goes beside a PNG.
+
+    Args:
+        result: Of a suite.
+        path: The file to write.
+        others: Results of the suite quality on other machines, whose rows are drawn as open circles.
+
+    Returns:
+        The files written.
+    """
+    if result["suite"] == "quality":
+        return _quality(result["rows"], path, [row for other in others for row in other["rows"]])
     return DRAWN[result["suite"]](result["rows"], path)
 
 
@@ -155,12 +168,8 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     return _finish(figure, path)
 
 
-def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
-    curves = {}
-    for model, recipe in dict.fromkeys((row["model"], row["recipe"]) for row in rows):
-        group = [row for row in rows if (row["model"], row["recipe"]) == (model, recipe)]
-        seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
-        curves[model if recipe != "paper" else f"{model}, {recipe} recipe"] = (seconds, ll)
+def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: list[dict[str, Any]]) -> list[Path]:
+    curves, points = _curves(rows), _curves(elsewhere)
     levels = {
         "exact GP": rows[0]["ceiling_LL"],
         **({"exact GP that infers the kernel": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
@@ -169,13 +178,16 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     figure = new_figure(WIDTH, 3.6)
     whole, top = figure.subplots(1, 2)  # the second one without the models that are far below the others
     for axes in (whole, top):
-        for index, (name, (seconds, ll)) in enumerate(curves.items()):
+        for index, name in enumerate(dict.fromkeys((*curves, *points))):
             colour, line = series_style(index)
-            axes.plot(seconds, ll, color=colour, linestyle=line, linewidth=1.2, label=name)
+            axes.plot(*curves.get(name, ([], [])), color=colour, linestyle=line, linewidth=1.2, label=name)
+            axes.plot(*points.get(name, ([], [])), color=colour, **CIRCLES)
+        if points:
+            axes.plot([], [], color=BLACK, label="another processor", **CIRCLES)
         for line, (name, level) in zip(REFERENCE_LINES, levels.items(), strict=False):
             axes.axhline(level, color=BLACK, linewidth=0.8, linestyle=line, label=name, zorder=1)
         axes.set_xscale("log")
-        ticks = sorted({round(row["budget"], 1) for row in rows})
+        ticks = sorted({round(row["budget"], 1) for row in (*rows, *elsewhere)})
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("seconds of one thread's training", fontsize=FONT_SIZE)
@@ -186,6 +198,16 @@ def _quality(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     handles, labels = whole.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside right upper", fontsize=FONT_SIZE, frameon=False, handlelength=3.2)
     return save_figure(figure, path)
+
+
+def _curves(rows: list[dict[str, Any]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Seconds and LL by model and recipe."""
+    curves: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    for model, recipe in dict.fromkeys((row["model"], row["recipe"]) for row in rows):
+        group = [row for row in rows if (row["model"], row["recipe"]) == (model, recipe)]
+        seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
+        curves[model if recipe != "paper" else f"{model}, {recipe} recipe"] = (seconds, ll)
+    return curves
 
 
 def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
@@ -280,7 +302,6 @@ DRAWN = {
     "adapt": _adapt,
     "fewshot": _fewshot,
     "growth": _growth,
-    "quality": _quality,
     "tables": _tables,
     "real": _real,
 }

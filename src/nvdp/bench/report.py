@@ -74,7 +74,7 @@ def speed_page(folder: Path, figures: Path) -> str | None:
         if (path := folder / f"{name}.json").exists():
             result = read_json(path, "suite", "machine", "rows")
             others = [read_json(other, "suite", "machine", "rows") for other in other_machines(folder, name)]
-            draw(result, figures / f"bench-{name}.png")
+            draw(result, figures / f"bench-{name}.png", others)
             if name == "quality" and (before := folder / EARLIER_QUALITY).exists():
                 earlier = read_json(before, "suite", "machine", "rows")
                 result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 BLACK, BLUE, VERMILLION, GREEN = "#000000", "#0072B2", "#D55E00", "#009E73"
 PURPLE, SKY_BLUE, ORANGE, GREY = "#CC79A7", "#56B4E9", "#E69F00", "#999999"
 SERIES_COLOURS = (BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY_BLUE)
+# For figures with more curves, darker ones by Paul Tol: indigo, wine, olive, green, brown, violet, grey.
+MORE_COLOURS = ("#332288", "#882255", "#999933", "#117733", "#661100", "#AA4499", "#777777")
 SERIES_LINES = (
     "-",
     (0, (5, 1.5)),
@@ -34,13 +36,14 @@ def new_figure(width: float, height: float) -> "matplotlib.figure.Figure":
 
 
 def series_style(index: int) -> tuple[str, Any]:
-    """Colour and line style of a figure's curve number `index`; the first 36 pairs all differ.
+    """Colour and line style of a curve by its place: the first 13 differ in colour, the first 78 in the pair.
 
-    >>> len({str(series_style(index)) for index in range(36)})
-    36
+    >>> len({series_style(index)[0] for index in range(13)}), len({str(series_style(index)) for index in range(78)})
+    (13, 78)
     """
-    repeat, place = divmod(index, len(SERIES_COLOURS))
-    return SERIES_COLOURS[place], SERIES_LINES[(place + repeat) % len(SERIES_LINES)]
+    colours = SERIES_COLOURS + MORE_COLOURS
+    repeat, place = divmod(index, len(colours))
+    return colours[place], SERIES_LINES[(place + repeat) % len(SERIES_LINES)]
 
 
 def tidy(axes: "matplotlib.axes.Axes") -> None:
