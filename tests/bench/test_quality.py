@@ -2,10 +2,8 @@
 
 import fcntl
 import json
-import multiprocessing
 import subprocess
 import sys
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -80,16 +78,6 @@ def test_options_of_the_suite_are_checked():
     said = refusal("bench", "--suite", "quality", "--quick", "--model", "cnpp")
     assert said.startswith("nvdp: unknown model of the suite quality 'cnpp'")
     assert "--jobs and --model are for --suite quality, not step" in refusal("bench", "--jobs", 2)
-
-
-def test_a_killed_process_is_one_line_and_the_others_end(monkeypatch):
-    def killed(*_):
-        raise BrokenProcessPool
-
-    monkeypatch.setattr(quality, "as_completed", killed)
-    with pytest.raises(InputError, match="a process that trained was killed"):
-        quality_rows([60.0], 4, RECIPES[-2:], jobs=2)
-    assert multiprocessing.active_children() == []
 
 
 def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):

@@ -59,8 +59,23 @@ def test_the_command_predicts_folders_and_refuses_what_it_cannot_do(tables):
         (["--at", tables / "at", "--out", tables / "new", "--plot", tables / "p.png"], "--plot needs files"),
         (["--at", tables / "at", "--out", tables / "new", "--executor", "slurm"], "unknown executor 'slurm'"),
         (["--at", tables / "at", "--out", tables / "new", "--address", "10.0.0.1:1"], "only --executor ray has one"),
+        (["--at", tables / "at", "--out", tables / "new", "--jobs", "0"], "'0' for '--jobs'"),
     ):
         assert words in refusal(*asked, *more)
+
+
+def test_several_processes_predict_the_same(tables, monkeypatch):
+    monkeypatch.setattr(folders, "PART_ROWS", 70)  # 213 rows: four parts
+    question = Question("gp-nvdp", COLUMNS)
+    counts = [
+        predict_folder(question, tables / "context", tables / "at", tables / f"out-{cpus}", cpus=cpus)
+        for cpus in (1, 2)
+    ]
+    assert counts[0] == counts[1]
+    one, two = (sorted((tables / f"out-{cpus}").iterdir()) for cpus in (1, 2))
+    assert [path.name for path in one] == [path.name for path in two]
+    assert len(one) > 1
+    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
 def test_a_row_without_a_task_is_kept_and_changes_no_name(tables):

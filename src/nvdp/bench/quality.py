@@ -3,20 +3,12 @@
 Every row is a training of its own, whose schedule ends with its seconds. So a suite can stop and go on row by row.
 """
 
-import multiprocessing
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, cast
-
-import torch
 
 import nvdp
 from nvdp.data.gp import GPTaskBatch
@@ -26,9 +18,11 @@ from nvdp.errors import InputError
 from nvdp.evaluation.inferred import InferredGP
 from nvdp.evaluation.metrics import RegressionScores, evaluate
 from nvdp.evaluation.run import VALIDATION_SEED
+from nvdp.experiments.results import paper_numbers
 from nvdp.models.base import MetaModel
 from nvdp.models.config import ModelConfig
-from nvdp.system import keep_freed_memory, source_commit, terminated_as_exit, use_threads
+from nvdp.processes import in_processes
+from nvdp.system import source_commit
 from nvdp.training.config import RunConfig
 from nvdp.training.loop import trainer_in_memory
 from nvdp.training.presets import preset_config
@@ -181,33 +175,8 @@ def _trained_rows(
     if jobs == 1:
         yield from (trained_row(*one, validation) | {"jobs": 1} for one in wanted)
         return
-    context, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
-    start = _prepare_process, (torch.get_num_threads(), os.getpid())
-    with terminated_as_exit(), ProcessPoolExecutor(jobs, context, *start) as pool:
-        try:
-            for done in as_completed([pool.submit(trained_row, *one, validation) for one in wanted]):
-                yield done.result() | {"jobs": jobs}
-        except BaseException as error:  # Ctrl-C and SIGTERM too
-            for process in set(multiprocessing.active_children()) - others:
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                said = "a process that trained was killed, perhaps for lack of memory; fewer --jobs need less"
-                raise InputError(said) from None
-            raise
-
-
-def _prepare_process(threads: int, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its processes
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    keep_freed_memory()
-    use_threads(threads)
-
-
-def _end_with(parent: int) -> None:
-    """End this process when its parent is gone, e.g. killed."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
+    calls = [(*one, validation) for one in wanted]
+    yield from (row | {"jobs": jobs} for row in in_processes(trained_row, calls, jobs))
 
 
 def beside_earlier(rows: Sequence[dict[str, Any]], earlier: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -250,6 +219,31 @@ def not_run(rows: Sequence[dict[str, Any]]) -> str:
         if missing:
             parts.append(f"{seconds:,.0f} s of " + ("all models" if len(missing) == len(RECIPES) else ", ".join(names)))
     return f"Not run: {'; '.join(parts)}." if parts else ""
+
+
+def in_words(rows: Sequence[dict[str, Any]]) -> str:
+    """After how many seconds each model passes the paper's LL, and which is best.
+
+    >>> row = {"model": "cnp", "recipe": "quick", "budget": 30.0, "LL": 0.4, "attainable_LL": 1.1}
+    >>> print(in_words([row, row | {"budget": 60.0, "LL": 0.9}, row | {"model": "np"}]))
+    LL passes 0.83, the paper's NVDP, after 60 s: cnp; not within 60 s: np.
+    Best after 60 s: cnp, 0.900 (attainable 1.100).
+    """
+    paper = paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0]
+    longest = max(row["budget"] for row in rows)
+    names = {_key(row)[:2]: row["model"] + ("" if row["recipe"] == "quick" else f" ({row['recipe']})") for row in rows}
+    first = {
+        name: min((row["budget"] for row in rows if _key(row)[:2] == key and row["LL"] > paper), default=None)
+        for key, name in names.items()
+    }
+    parts = []
+    for seconds in sorted({each for each in first.values() if each is not None}):
+        parts.append(f"after {seconds:,.0f} s: {', '.join(name for name, each in first.items() if each == seconds)}")
+    if never := [name for name, each in first.items() if each is None]:
+        parts.append(f"not within {longest:,.0f} s: {', '.join(never)}")
+    top = max((row for row in rows if row["budget"] == longest), key=lambda row: row["LL"])
+    leader = f"{names[_key(top)[:2]]}, {top['LL']:.3f} (attainable {top['attainable_LL']:.3f})"
+    return f"LL passes {paper}, the paper's NVDP, {'; '.join(parts)}.\nBest after {longest:,.0f} s: {leader}."
 
 
 @cache

@@ -1,12 +1,14 @@
 """The page on speed: a section with text, table and figure for each suite, from the files of ``nvdp bench``."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from nvdp.bench import quality, tables
 from nvdp.bench.draw import draw
+from nvdp.bench.goals import goals_table
 from nvdp.bench.suites import BFLOAT16, SUITES, Row, measured_on, table_cells
 from nvdp.experiments.schemas import EARLIER_QUALITY
 from nvdp.system import read_json
@@ -20,6 +22,13 @@ The first four sections have medians in milliseconds, with quartiles in parenthe
 such a table were measured in turns within one run: compare ratios, not milliseconds of different runs. A ratio of two
 times is the median over rounds of their ratio within a round, so it differs somewhat from the quotient of the medians
 beside it.
+"""
+GOALS = """## Goals
+
+What we aimed at, and what was measured. *Floor*: the step's matrix products alone. *Demo*: the training of `make demo`,
+scored on more tasks. `nvdp serve`: until its first answer. Neuralprocesses is a public package;
+[Quality for equal seconds](beyond.md#quality-for-equal-seconds) has its settings and ours, one seed each. What we
+conclude is in the [findings](findings.md#speed).
 """
 TEXTS = {
     "step": """Milliseconds of a training step of the paper's models at its shapes: *ours*, by the default engine;
@@ -74,12 +83,13 @@ def speed_page(folder: Path, figures: Path) -> str | None:
         if (path := folder / f"{name}.json").exists():
             result = read_json(path, "suite", "machine", "rows")
             others = [read_json(other, "suite", "machine", "rows") for other in other_machines(folder, name)]
-            draw(result, figures / f"bench-{name}.png", others)
+            draw(result, figures / f"bench-{name}.png", others if name == "quality" else ())
             if name == "quality" and (before := folder / EARLIER_QUALITY).exists():
                 earlier = read_json(before, "suite", "machine", "rows")
                 result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
             sections.append("\n".join(_section(result, others)))
-    return "\n".join([INTRODUCTION, *sections]) if sections else None
+    goals = [GOALS, goals_table(folder), ""] if sections else []
+    return "\n".join([INTRODUCTION, *goals, *sections]) if sections else None
 
 
 def other_machines(folder: Path, suite: str) -> list[Path]:
@@ -104,14 +114,19 @@ def _section(result: dict[str, Any], others: Sequence[dict[str, Any]] = ()) -> I
         yield tables.goals(result["rows"])
     if name == "adapt":
         yield from _bfloat16(result["rows"])
+    if name == "growth":
+        yield _growth(result["rows"])
     everywhere = [row for each in (result, *others) for row in each["rows"]]
-    if name == "quality" and (missing := quality.not_run(everywhere)):
-        yield missing + "\n"
+    if name == "quality":
+        yield quality.in_words(result["rows"]) + "\n"
+        if missing := quality.not_run(everywhere):
+            yield missing + "\n"
     yield from _page_table(result)
     yield f"![{suite.title}](figures/bench-{name}.png)\n"
     if others:
         yield from _floors([result, *others]) if name == "step" else _equal_seconds()
         for other in others:
+            yield from [quality.in_words(other["rows"]) + "\n"] if name == "quality" else []
             yield from _page_table(other)
 
 
@@ -123,6 +138,26 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(line) + " |"
     quick = " --quick" if result.get("quick") else ""
     yield f"\n*{measured_on(result)}; `nvdp bench --suite {result['suite']}{quick}`.*\n"
+    commits = Counter(row.get("commit") for row in result["rows"])
+    known = (None, result.get("commit"))
+    if older := [f"{count} of commit {name}" for name, count in commits.items() if name not in known]:
+        yield f"*Of the {len(result['rows'])} rows {', '.join(older)}.*\n"
+
+
+def _growth(rows: Sequence[Row]) -> str:
+    """How time and memory grow along each axis: the longest case over the one before."""
+    said = []
+    for axis in ("tasks", "points", "width", "layers"):
+        if len(along := sorted((row for row in rows if row["axis"] == axis), key=lambda row: row[axis])) > 1:
+            less, more = along[-2:]
+            step, memory, predict = (more[key] / less[key] for key in ("ours_ms", "ours_peak_bytes", "predict_ms"))
+            sizes = f"| {axis} | {less[axis]:,} → {more[axis]:,} ({more[axis] / less[axis]:.1f} ×)"
+            said.append(f"{sizes} | {step:.1f} × | {memory:.1f} × | {predict:.1f} × |")
+    head = [
+        "From the second largest size to the largest:\n",
+        "| axis | size | step, time | step, memory | predict, time |",
+    ]
+    return "\n".join([*head, "|" + " --- |" * 5, *said, ""])
 
 
 def _equal_seconds() -> Iterator[str]:

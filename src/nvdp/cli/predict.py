@@ -50,8 +50,12 @@ def predict(
     ] = None,
     samples: Annotated[int, typer.Option(help="Sampled functions behind each prediction; 0 needs none.", min=0)] = 0,
     executor: Annotated[
-        str, typer.Option(help="For folders: local (this process) or ray (a cluster; needs nvdp\\[cluster]).")
+        str, typer.Option(help="For folders: local (this machine) or ray (a cluster; needs nvdp\\[cluster]).")
     ] = "local",
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="For folders: processes of this machine that predict. [default: 1; ray: all CPUs]", min=1),
+    ] = None,
     address: Address = None,
     force: Force = False,
 ) -> None:
@@ -61,7 +65,8 @@ def predict(
     Files that exist are replaced with --force only, inputs never.
 
     --context and --at may be folders of Parquet files with any number of tasks: memory is bounded, and --out becomes a
-    folder of Parquet files with the rows of --at, grouped by task. With --executor ray all CPUs of a cluster predict.
+    folder of Parquet files with the rows of --at, grouped by task. --jobs 4 predicts in four processes; with
+    --executor ray all CPUs of a cluster predict.
 
     Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
               nvdp predict general --context few.csv --x day --y size --out pred.csv
@@ -80,10 +85,13 @@ def predict(
     if context.is_dir() or Path(at).is_dir():
         if plot is not None or explain is not None:
             raise InputError(f"--{'explain' if plot is None else 'plot'} needs files; {context} and {at} are folders")
-        _folders(folder, (task, x, y), context, Path(at), out, samples, executor, address)
+        if address is not None and jobs is not None:
+            raise InputError(f"--jobs is {jobs}; the cluster at {address} has CPUs of its own")
+        _folders(folder, (task, x, y), context, Path(at), out, samples, executor, address, jobs)
         return
-    if executor != "local":
-        raise InputError(f"--executor {executor} needs folders of Parquet files; {context} is a file")
+    if executor != "local" or jobs is not None:
+        asked = f"--jobs {jobs}" if executor == "local" else f"--executor {executor}"
+        raise InputError(f"{asked} needs folders of Parquet files; {context} is a file")
     drawn = [] if plot is None else figure_paths(plot)
     check_outputs([out, *drawn, *([explain] if explain else [])], [context, Path(at)], force)
     predictor = load(folder)
@@ -138,6 +146,7 @@ def _folders(
     samples: int,
     executor: str,
     address: str | None,
+    jobs: int | None,
 ) -> None:
     import os
 
@@ -153,10 +162,11 @@ def _folders(
     place = str(Path(model).resolve()) if Path(model).is_dir() else model
     question = Question(place, columns_of(load(place), model, *names), samples)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
+    cpus = jobs or (1 if executor == "local" else os.cpu_count() or 1)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task("parts", total=None)
         done = predict_folder(
-            question, context, at, out, executor, address, os.cpu_count() or 1,
+            question, context, at, out, executor, address, cpus,
             lambda number, parts: bar.update(line, completed=number, total=parts),
         )  # fmt: skip
     if done.left_out:

@@ -1,4 +1,4 @@
-"""Predictions for folders of Parquet files, however many tasks they hold: on this machine or on a Ray cluster.
+"""Predictions for folders of Parquet files, however many tasks they hold: in processes of this machine or on Ray.
 
 Contexts and queries are first sorted into parts by the hashes of their tasks' names, so that the rows of a task are in
 one part. A part fits into memory, is predicted as a whole and becomes one file. On a cluster Ray Data gives the parts
@@ -6,9 +6,10 @@ to its workers; a part whose worker died is predicted again by another one.
 """
 
 import math
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from nvdp.data.streams import batches_of_folder, parquet_rows, task_hashes
 from nvdp.data.tables import Columns
 from nvdp.errors import FarNote, InputError
 from nvdp.loading import load
+from nvdp.processes import in_processes
 from nvdp.system import new_folder, terminated_as_exit, write_whole
 from nvdp.tables.predict import contexts_of, predictions, queries_of, with_predictions
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 PART_ROWS, MOST_PARTS = 25_000, 1_000  # of contexts and queries together; files that are open at once
 Shown = Callable[[int, int], None]  # is told how many parts of how many are done
+WorkerArguments = tuple["Question", str, str, int]  # of `_Worker`
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class Answered:
     def __add__(self, other: "Answered") -> "Answered":
         rows, tasks = self.rows + other.rows, self.tasks + other.tasks
         without, left_out = self.without + other.without, self.left_out + other.left_out
-        return Answered(rows, tasks, without, left_out, self.note or other.note)
+        note = min(filter(None, (self.note, other.note)), default="")  # whichever part was done first
+        return Answered(rows, tasks, without, left_out, note)
 
 
 def predict_folder(
@@ -74,7 +78,7 @@ def predict_folder(
         out: A new folder. Its files have the rows of `at`, grouped by task, with their predictions.
         executor: "local" or "ray".
         address: Of a Ray cluster whose nodes share the folders; without one, a cluster is started on this machine.
-        cpus: That a cluster on this machine uses.
+        cpus: Of this machine: parts that are predicted side by side, or the CPUs of a cluster that is started here.
         shown: Is told about progress.
 
     Returns:
@@ -89,11 +93,11 @@ def predict_folder(
         _sorted_into(parts, context, columns.task, Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
         _sorted_into(parts, at, columns.task, Path(scratch) / "at", None, inputs)
         worker = (question, scratch, str(place), parts)
-        done = _on_ray(worker, address, cpus) if executor == "ray" else map(_Worker(*worker).predict, range(parts))
         total = Answered()
-        for number, each in enumerate(done, 1):
-            total += each
-            shown(number, parts)
+        with closing(_answers(worker, executor, address, cpus)) as answers:
+            for number, each in enumerate(answers, 1):
+                total += each
+                shown(number, parts)
     return total
 
 
@@ -170,7 +174,28 @@ class _Worker:
         return Answered(sum(map(len, found)), len(queries.tasks), without, left_out, note or "")
 
 
-def _on_ray(worker: tuple[Any, ...], address: str | None, cpus: int) -> Iterable[Answered]:
+def _answers(worker: WorkerArguments, executor: str, address: str | None, cpus: int) -> Generator[Answered, None, None]:
+    """The counts of each part, as it is done."""
+    parts = worker[-1]
+    if executor == "ray":
+        yield from _on_ray(worker, address, cpus)
+    elif min(cpus, parts) > 1:
+        yield from in_processes(_predict_part, [(worker, part) for part in range(parts)], min(cpus, parts))
+    else:
+        yield from map(_Worker(*worker).predict, range(parts))
+
+
+def _predict_part(worker: WorkerArguments, part: int) -> Answered:
+    return _worker(worker).predict(part)
+
+
+@cache
+def _worker(worker: WorkerArguments) -> _Worker:
+    """One for each process, so that a model is loaded once."""
+    return _Worker(*worker)
+
+
+def _on_ray(worker: WorkerArguments, address: str | None, cpus: int) -> Iterator[Answered]:
     with connected(address, cpus) as ray:
         parts = worker[-1]
         workers = max(1, min(parts, int(ray.cluster_resources().get("CPU", 1))))

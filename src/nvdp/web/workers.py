@@ -8,13 +8,14 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from concurrent.futures import Executor, ProcessPoolExecutor, wait
 from typing import Any
 
 import torch
 from pydantic_core import to_json
+
+from nvdp.processes import end_with
 
 _MODELS: Mapping[str, Any] = {}  # of a worker: those of the server that forked it
 
@@ -47,10 +48,4 @@ def _begin(models: Mapping[str, Any], parent: int) -> None:
     _MODELS = models
     torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the server tells its workers
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(0)
+    end_with(parent)

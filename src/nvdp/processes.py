@@ -1,0 +1,69 @@
+"""Work in several processes of this machine; none of them outlives the process that started it."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+import torch
+
+from nvdp.errors import InputError
+from nvdp.system import keep_freed_memory, terminated_as_exit, use_threads
+
+T = TypeVar("T")
+
+
+def in_processes(work: Callable[..., T], calls: Sequence[tuple[Any, ...]], processes: int) -> Generator[T, None, None]:
+    """Call a function many times, in several processes.
+
+    Args:
+        work: A function of a module, which processes can import.
+        calls: The arguments of each call.
+        processes: How many; each has the threads of PyTorch that this process has.
+
+    Yields:
+        What each call returns, as soon as it is done.
+
+    Raises:
+        InputError: If a process was killed.
+    """
+    spawn, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    start = _prepare, (torch.get_num_threads(), os.getpid())
+    with terminated_as_exit(), ProcessPoolExecutor(processes, spawn, *start) as pool:
+        try:
+            for done in as_completed([pool.submit(work, *each) for each in calls]):
+                yield done.result()
+        except BaseException as error:  # Ctrl-C and SIGTERM too
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                said = "a process was killed, perhaps for lack of memory; fewer --jobs need less"
+                raise InputError(said) from None
+            raise
+
+
+def _prepare(threads: int, parent: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its processes
+    end_with(parent)
+    keep_freed_memory()
+    use_threads(threads)
+
+
+def end_with(parent: int) -> None:
+    """End this process as soon as its parent is gone, e.g. killed.
+
+    Args:
+        parent: The parent's process number.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
