@@ -2,7 +2,8 @@
 
     python benchmarks/tables_at_scale.py fit predict --json results/bench/tables_at_scale.json
 
-Each command is a process of its own with one thread. What was not asked for stays in the file.
+Each command is a process of its own with one thread; `--tasks 100000x1,100000x2` predicts 100,000 tasks in one process
+and in two. What was not asked for stays in the file.
 """
 
 import argparse
@@ -63,31 +64,29 @@ def fits(place: Path, minutes: float, names: list[str]) -> Iterator[dict[str, An
         yield about | {"minutes": minutes, "steps": report["steps"], "verdict": report["verdict"]} | found
 
 
-def predictions(place: Path, numbers: list[int]) -> Iterator[dict[str, Any]]:
-    """`nvdp predict` for folders of so many tasks."""
+def predictions(place: Path, cases: list[tuple[int, int]]) -> Iterator[dict[str, Any]]:
+    """`nvdp predict` for folders of so many tasks, in so many processes."""
     columns = ["--task", "tree", "--x", "day", "--y", "size"]
-    for tasks in numbers:
+    for tasks, jobs in cases:
         folders = {}
         for name, points in (("contexts", CONTEXT), ("queries", QUERIES)):
             folders[name] = place / f"{name}-{tasks}"
+            if folders[name].exists():
+                continue
             folders[name].mkdir()
             for first in range(0, tasks, FILE_TASKS):
                 random = np.random.default_rng([first, points])
                 tree = np.tile(np.arange(first, min(tasks, first + FILE_TASKS)), points)
                 frame = pd.DataFrame({"tree": tree, "day": random.uniform(-2, 2, len(tree))})
                 frame.assign(size=np.sin(frame["day"] + frame["tree"])).to_parquet(folders[name] / f"{first}.parquet")
-        out = place / f"predictions-{tasks}"
+        out = place / f"predictions-{tasks}-{jobs}"
         files = ["--context", str(folders["contexts"]), "--at", str(folders["queries"]), "--out", str(out)]
-        found = measured(["predict", MODEL, *columns, *files], place)
+        found = measured(["predict", MODEL, *columns, *files, "--jobs", str(jobs)], place)
         written = sum(len(pd.read_parquet(path, columns=["tree"])) for path in out.glob("*.parquet"))
         if written != tasks * QUERIES:
             raise SystemExit(f"{written} rows were written; expected {tasks * QUERIES}")
-        rate = round(tasks * QUERIES / max(1, found["processor_seconds"]))
-        yield (
-            {"what": "predict", "model": MODEL, "tasks": tasks, "context": CONTEXT, "rows": tasks * QUERIES}
-            | found
-            | {"rows_per_processor_second": rate}
-        )
+        about = {"what": "predict", "model": MODEL, "tasks": tasks, "jobs": jobs, "context": CONTEXT}
+        yield about | {"rows": tasks * QUERIES} | found
 
 
 def main() -> None:
@@ -96,7 +95,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="+", choices=["fit", "predict"])
     parser.add_argument("--minutes", type=float, default=5.0, help="of a fit, as its option")
     parser.add_argument("--tables", nargs="*", choices=WHOLE, default=list(WHOLE), help="to fit")
-    parser.add_argument("--tasks", default="100000,1000000", help="numbers of tasks to predict")
+    parser.add_argument("--tasks", default="100000x1,100000x2,1000000x2", help="numbers of tasks and of processes")
     parser.add_argument("--json", type=Path, default=Path("results/bench/tables_at_scale.json"))
     options = parser.parse_args()
     before = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
@@ -105,7 +104,10 @@ def main() -> None:
     ]
     about = {"suite": "tables_at_scale", "commit": source_commit() or nvdp.__version__, "machine": machine(True)}
     with TemporaryDirectory() as folder:
-        place, numbers = Path(folder), [int(each) for each in options.tasks.split(",")]
+        place = Path(folder)
+        numbers = [
+            (int(tasks), int(jobs)) for tasks, _, jobs in (each.partition("x") for each in options.tasks.split(","))
+        ]
         ways = {"fit": fits(place, options.minutes, options.tables), "predict": predictions(place, numbers)}
         for row in (row for part in options.parts for row in ways[part]):
             print(row, flush=True)

@@ -194,6 +194,24 @@ def store() -> str:
     return "\n".join([*lines, "", note])
 
 
+def in_turn() -> str:
+    """Targets that are fed back one at a time, by updates and by adapting again."""
+    found = result("bench/in_turn.json")
+    if found is None:
+        return "Made by `python benchmarks/in_turn.py --json results/bench/in_turn.json`."
+    sizes = list(dict.fromkeys(row["targets"] for row in found["rows"]))
+    lines = ["| milliseconds a target | " + " | ".join(f"{size} targets" for size in sizes) + " |"]
+    lines.append("| --- |" + " ---: |" * len(sizes))
+    for model in dict.fromkeys(row["model"] for row in found["rows"]):
+        rows = [row for row in found["rows"] if row["model"] == model]
+        for way, title in (("updated", "updates"), ("adapted_again", "adapting again")):
+            if f"{way}_ms" in rows[0]:
+                cells = (f"{row[f'{way}_ms'] / row['targets']:.1f}" for row in rows)
+                lines.append(f"| `{model}`, {title} | {' | '.join(cells)} |")
+    about = f"{found['machine']['processor']}, 1 thread, from {found['rows'][0]['context']} points of context"
+    return "\n".join([*lines, "", f"*{about}; `python benchmarks/in_turn.py`.*"])
+
+
 def estimator() -> str:
     found = result("bench/estimator.json")
     if found is None:
@@ -340,15 +358,18 @@ def at_scale() -> str:
     rows = [row for row in (result("bench/tables_at_scale.json") or {"rows": []})["rows"] if row["what"] == "predict"]
     if not rows:
         return "Made by `python benchmarks/tables_at_scale.py predict`."
-    lines = ["| tasks | rows predicted | processor seconds | rows a second of a core | peak memory |"]
-    lines.append("|" + " ---: |" * 5)
+    lines = [
+        "| tasks | processes | rows predicted | seconds | processor seconds | rows a second | peak memory of one |"
+    ]
+    lines.append("|" + " ---: |" * 7)
     for row in rows:
-        numbers = (row["tasks"], row["rows"], row["processor_seconds"], row["rows_per_processor_second"])
-        lines.append(f"| {' | '.join(f'{each:,}' for each in numbers)} | {row['peak_mb']:,} MB |")
+        numbers = (row["tasks"], row["jobs"], row["rows"], row["seconds"], row["processor_seconds"])
+        cells = [f"{each:,}" for each in (*numbers, round(row["rows"] / max(1, row["seconds"])))]
+        lines.append(f"| {' | '.join(cells)} | {row['peak_mb']:,} MB |")
     about = (
         f"`python benchmarks/tables_at_scale.py predict`, model {rows[0]['model']}, {rows[0]['context']} context rows"
     )
-    return "\n".join([*lines, "", f"*{about} a task, one thread.*"])
+    return "\n".join([*lines, "", f"*{about} a task; sorting the rows into parts is one process's work.*"])
 
 
 def whole_tables() -> str:
@@ -378,7 +399,7 @@ def fill(page: str, **texts: str) -> None:
 
 if __name__ == "__main__":
     fill("examples.md", images=images())
-    fill("store.md", store=store())
+    fill("store.md", store=store(), inturn=in_turn())
     fill("install.md", install=install())
     fill("export.md", export=export())
     fill("serve.md", serve=serve())

@@ -176,13 +176,16 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEEP_BYTES = 1 << 30
 
 
-def source_commit() -> str | None:
+def source_commit(file: Path = Path(__file__)) -> str | None:
     """The commit of the source tree that this package runs from.
+
+    Args:
+        file: A file of that tree.
 
     Returns:
         What `git describe` says, with "-dirty" if files have changed since; None for an installed package.
     """
-    here = Path(__file__)
+    here = file.absolute()
     git = ["git", "-C", str(here.parent)]
     try:  # an installed copy may lie inside another repository, which does not track it
         subprocess.run([*git, "ls-files", "--error-unmatch", here.name], check=True, capture_output=True)

@@ -2,8 +2,10 @@
 
 import json
 
+from nvdp.bench import report
 from nvdp.bench.goals import goals_table
 from nvdp.bench.step import STEP_NOTES
+from nvdp.system import source_commit
 
 
 def outcomes(folder):
@@ -38,6 +40,12 @@ def test_a_goal_is_met_or_missed_as_its_file_says(tmp_path):
         "**missed**", "met",  # the demo's PLL is only equal to the paper's
         "**missed**", "met",
     ]  # fmt: skip
+
+
+def test_the_earlier_version_of_a_step_is_named(step_result):
+    assert {row["before_commit"] for row in step_result["rows"]} == {source_commit()}
+    rows = [row | {"before_commit": "0123456"} for row in step_result["rows"]]
+    assert "*before: commit 0123456.*\n" in report._page_table(step_result | {"rows": rows})
 
 
 def test_the_page_begins_with_the_goals(page, committed):

@@ -36,6 +36,27 @@ def test_the_best_run_of_each_kind_is_shown_by_the_papers_formula(tmp_path):
     )
 
 
+def test_equal_seconds_are_the_longest_that_all_models_had(tmp_path):
+    images(tmp_path, "nvdp-celeba", "nvdp", 0.3)
+    rows = [
+        {"model": model, "shape": "gp", "recipe": recipe, "budget": budget, "seconds": budget, "steps": 9, "LL": 0.0}
+        | {"LL_expected_log": score, "ceiling_LL": 1.2, "attainable_LL": 1.14, "ours_ms": 1.0}
+        | {"autograd_ms": None, "floor_ms": None}
+        for model, recipe, budget, score in (
+            ("nvdp", "paper", 30.0, -0.8), ("nvdp", "quick", 30.0, 0.7), ("cnp", "quick", 30.0, 0.8),
+            ("nvdp-conv", "quick", 30.0, 0.9), ("convgnp", "quick", 30.0, 1.0), ("cnp", "quick", 99.0, 1.1),
+        )
+    ]  # fmt: skip
+    machine = {"processor": "Fast", "threads": 1, "load_average": None}
+    (tmp_path / "bench").mkdir()
+    written = {"suite": "quality", "commit": "0123456", "machine": machine, "rows": rows}
+    (tmp_path / "bench" / "quality.json").write_text(json.dumps(written))
+    assert regression_summary(Results(tmp_path)).splitlines()[3] == (
+        "| GP functions, 30 s of one core each: LL |  | -0.80 `nvdp` | 0.70† `nvdp` | 0.80 `cnp` | 0.90† `nvdp-conv` "
+        "| 1.00† `convgnp` | 1.14 |"
+    )
+
+
 def test_pretrained_models_count_and_their_functions_are_told(tmp_path):
     scores = {m: {"expected_log": 0.85} for m in ("LL", "RLL", "PLL")}
     evaluation = {"model": "nvdp", "task": "gp", "variance": "learned", "tasks": 2_048, "steps": 7, "scores": scores}

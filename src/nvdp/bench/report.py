@@ -36,7 +36,8 @@ TEXTS = {
 that already exist; and *default malloc*, the straightforward version in a process with glibc's default allocator, as a
 person would run it first. Models that read the context are measured as they ship: *autograd* is then the same model
 without hand-derived gradients, and the *floor* has the products and convolutions of a recorded step. *before*, where
-it was measured, is a step of an earlier version of the package in a process of its own.""",
+it was measured, is a step of an earlier version of the package in a process of its own; the line below a table names
+its commit if it was kept. In *ours / floor* lower is better, in the other ratios higher.""",
     "adapt": """Milliseconds from the context of a new task to the mean and deviation at 400 targets, one thread. The
 Gaussian processes fit their kernel to the context; *finetune* takes five gradient steps with the same network. LL is
 of the targets, so a method that is fast and over-confident shows; the oracle is the GP with the true kernel. Each
@@ -138,6 +139,8 @@ def _page_table(result: dict[str, Any]) -> Iterator[str]:
         yield "| " + " | ".join(line) + " |"
     quick = " --quick" if result.get("quick") else ""
     yield f"\n*{measured_on(result)}; `nvdp bench --suite {result['suite']}{quick}`.*\n"
+    if before := next((row["before_commit"] for row in result["rows"] if row.get("before_commit")), None):
+        yield f"*before: commit {before}.*\n"
     commits = Counter(row.get("commit") for row in result["rows"])
     known = (None, result.get("commit"))
     if older := [f"{count} of commit {name}" for name, count in commits.items() if name not in known]:

@@ -15,6 +15,7 @@ import torch
 from nvdp.bench.cases import STEPS, Case, floor_step, naive_step, our_step, training_products
 from nvdp.bench.timing import Variant, Worker, interleaved
 from nvdp.models.registry import build_model
+from nvdp.system import source_commit
 
 GP = Case(shape="gp", tasks=16, points=75, context=50)
 MNIST = Case(shape="mnist", tasks=16, points=150, context=100, x_dim=2)
@@ -63,7 +64,8 @@ def step_rows(
         Worker(threads, keep_memory=False) as worker,
         nullcontext() if before is None else Worker(threads, keep_memory=True, source=before) as old,
     ):
-        return [_step_row(case, worker, old, rounds, warmup) for case in cases]
+        known = {} if before is None else {"before_commit": source_commit(before / "nvdp" / "__init__.py")}
+        return [_step_row(case, worker, old, rounds, warmup) | known for case in cases]
 
 
 def _step_row(case: Case, worker: Worker, old: Worker | None, rounds: int, warmup: int) -> dict[str, Any]:

@@ -144,6 +144,8 @@ def _bench_entry(name: str) -> Schema:
     """What an entry of a row of ``nvdp bench`` is, by its name."""
     if name in ("model", "shape", "axis", "table", "kind", "recipe", "folds", "commit"):
         return TEXT
+    if name == "before_commit":
+        return TEXT.or_null()
     if "quartiles" in name:
         return Items(NUMBER, 2)
     if name in ("steps", "recipes", "network_shares"):  # of tables: one for each fold
@@ -180,7 +182,11 @@ BENCH = {
         | dict.fromkeys(("ours_peak_bytes", "predict_peak_bytes", "autograd_estimated_bytes"), NUMBER)
         | {"autograd_skipped": FLAG},
     ),
-    "quality": _bench("quality", {"steps": COUNT, **dict.fromkeys(("budget", "seconds", "LL", "ceiling_LL"), NUMBER)}),
+    "quality": _bench(
+        "quality",
+        {"steps": COUNT, "recipe": TEXT}
+        | dict.fromkeys(("budget", "seconds", "LL", "LL_expected_log", "ceiling_LL", "attainable_LL"), NUMBER),
+    ),
     "tables": _bench(
         "tables",
         {"kind": TEXT, "table": TEXT, "context": COUNT}

@@ -1,16 +1,16 @@
 """The paper's NVDP beside ours, a row for every column of the paper's tables; README and results page begin with it."""
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nvdp.evaluation.metrics import OF_FUNCTIONS
 from nvdp.experiments.claims import gate_files
+from nvdp.experiments.entries import read_entries
 from nvdp.experiments.report_fewshot import REGIMES, best_other, per_cent, per_cent_without_sampling, printed_accuracy
 from nvdp.experiments.report_tables import IMAGE_SETTINGS, METRICS, Results, markdown_table
 from nvdp.experiments.results import Result, paper_numbers
-from nvdp.experiments.studies import RIVAL_SEEDS, RIVALS
+from nvdp.experiments.schemas import BENCH
 from nvdp.experiments.table1 import NAMES
 from nvdp.experiments.table3 import SETTINGS
 
@@ -18,6 +18,7 @@ FLAVOUR = "expected_log"  # the paper's formula
 GP_RUNS = ("table1", "attentive", "learning", "quarter", "long")
 TASKS = 2_048  # that a run on GP functions was scored on
 READERS = ("nvdp-conv", "nvdp-attentive")
+CLOSED = (*READERS, "convgnp", "nvdp")  # last layers of the presets on GP functions
 REGIME = "features"
 NOTE = """The paper's NVDP and the best pretrained models and runs here, chosen by LL. LL is the log-likelihood of all
 points of a task, RLL of its context, PLL of its targets, by the paper's formula, E log p, in nats a value; higher is
@@ -27,7 +28,8 @@ bound, all weights sampled, with Fourier features, residual networks, another op
 NVDP* includes models that also read the context by attention or convolutions. On GP functions these are the models and
 runs that were scored on the same 2,048 tasks. *Attainable* is the exact GP that infers the kernel from the context, as
 a model must, with σ ≥ 0.1 as the models have. Steps are in brackets; the paper's runs took 500,000 on GP functions.
-Seconds differ between columns. The row of equal seconds has means over seeds (*Rivals* in docs/results.md)."""
+Seconds differ between columns, but for the row of equal seconds: there each model was trained once by its preset
+`quick` (docs/speed.md)."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,16 @@ COLUMNS: dict[str, Callable[[Scored], bool]] = {
     "best other model": lambda each: not each.model.startswith("nvdp"),
 }
 
+EQUAL_SECONDS: tuple[
+    Callable[[str, bool], bool], ...
+] = (  # the same columns: a model's name, whether by the paper's recipe
+    lambda model, by_paper: model == "nvdp" and by_paper,
+    lambda model, by_paper: model == "nvdp" and not by_paper,
+    lambda model, _: model in NAMES and model != "nvdp",
+    lambda model, _: model.startswith("nvdp"),
+    lambda model, _: not model.startswith("nvdp"),
+)
+
 
 def regression_summary(results: Results) -> str:
     """The best runs of each column of tables 1 and 2 by LL, with the paper's numbers and what is attainable."""
@@ -114,20 +126,23 @@ def _best(scored: Iterable[Scored]) -> Scored | None:
 
 
 def _equal_seconds(results: Results) -> list[str]:
-    """LL of the best NVDP and the best other model of those that had the same seconds, means over seeds."""
-    rows = results.runs("rivals")
-    by_model: dict[bool, dict[str, float]] = {True: {}, False: {}}
-    for title in RIVALS:
-        runs = [rows[name] for seed in RIVAL_SEEDS if (name := f"{title}-seed-{seed}") in rows]
-        if len(runs) == len(RIVAL_SEEDS):
-            mean = statistics.mean(run["evaluation"]["scores"]["LL"][FLAVOUR] for run in runs)
-            by_model[title.startswith("nvdp")][title] = mean
-    if not all(by_model.values()):
+    """LL of the best rows of the suite quality, for the longest training that all of its models had."""
+    path = results.folder / "bench" / "quality.json"
+    rows = read_entries(path, BENCH["quality"], "rows")["rows"] if path.exists() else []
+    trained: dict[float, dict[tuple[str, str], dict[str, Any]]] = {}
+    for row in rows:
+        trained.setdefault(row["budget"], {})[row["model"], row["recipe"]] = row
+    everything = set().union(*trained.values())
+    if not (seconds := max((each for each, models in trained.items() if set(models) == everything), default=0.0)):
         return []
-    seconds = statistics.median(row["seconds"] for row in rows.values())
-    bests = [max(models.items(), key=lambda pair: pair[1]) for models in by_model.values()]
-    cells = [f"{score:.2f}{'†' * name.startswith('nvdp')} `{name}`" for name, score in bests]
-    return [f"GP functions, about {seconds:.0f} s each: LL", "", "", "", "", *cells, ""]
+    cells = []
+    for chosen in EQUAL_SECONDS:
+        found = [row for (model, recipe), row in trained[seconds].items() if chosen(model, recipe == "paper")]
+        best = max(found, key=lambda row: row["LL_expected_log"], default=None)
+        closed = best is not None and best["recipe"] != "paper" and best["model"] in CLOSED
+        cells.append("" if best is None else f"{best['LL_expected_log']:.2f}{'†' * closed} `{best['model']}`")
+    attainable = f"{next(iter(trained[seconds].values()))['attainable_LL']:.2f}"
+    return [f"GP functions, {seconds:g} s of one core each: LL", "", *cells, attainable]
 
 
 def of_functions_in_words(results: Results) -> str:
