@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,12 @@ from growth import COLUMNS, FEW, fitted, growth, run
 from nvdp.errors import InputError
 
 RIVALS = ["hierarchical GP", "mixed model", "GP on the context alone", "mean curve of all tasks", "last value"]
-SOON = 6  # tasks, so few that no hierarchical GP is fitted
+FEW_TASKS = 6  # so few that no hierarchical GP is fitted
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
-    """For fits whose figures are of no interest: the fixture `model` and the odd tables have theirs."""
+    """Draw no figures; those of `model` and of the odd tables are drawn."""
     monkeypatch.setattr("nvdp.cli.fit._draw", lambda done, out: {})
 
 
@@ -51,7 +52,7 @@ def test_a_fit_leaves_a_model_its_scores_beside_rivals_and_a_figure(model):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch, number, code):
-    growth(SOON).to_csv(tmp_path / "table.csv", index=False)
+    growth(FEW_TASKS).to_csv(tmp_path / "table.csv", index=False)
     once = iter([number])  # a second signal is obeyed at once
     monkeypatch.setattr(
         "nvdp.training.early_stopping.TrainingProgress.advance_to",
@@ -64,11 +65,18 @@ def test_a_fit_that_is_stopped_says_so_and_leaves_nothing(tmp_path, monkeypatch,
 
 
 @pytest.mark.parametrize(
-    "place", ["nvdp.tables.scores.score_cases", "nvdp.loading.save_model", "nvdp.loading.write_text"]
+    ("place", "number", "tasks"),
+    [
+        *product(
+            ("nvdp.tables.scores.score_cases", "nvdp.loading.save_model", "nvdp.loading.write_text"),
+            (signal.SIGINT, signal.SIGTERM),
+            (FEW_TASKS,),
+        ),
+        ("nvdp.loading.load", signal.SIGTERM, 12),  # all is written, process.safetensors too
+    ],
 )
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path, monkeypatch, place, number):
-    growth(SOON).to_csv(tmp_path / "table.csv", index=False)
+def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path, monkeypatch, place, number, tasks):
+    growth(tasks).to_csv(tmp_path / "table.csv", index=False)
     monkeypatch.setattr(place, lambda *given: os.kill(os.getpid(), number))
     outcome = nvdp("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "model", *FEW)
     assert outcome.returncode == 128 + number
@@ -77,10 +85,13 @@ def test_a_fit_that_is_stopped_while_it_scores_or_saves_leaves_nothing(tmp_path,
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_killed_fit_leaves_no_model_and_is_in_nobodys_way(tmp_path):
-    (tmp_path / ".model.99999999.part").mkdir()  # of a process that is no more
-    (tmp_path / ".model.99999999.part" / "config.json").write_text("{}")
-    assert fitted(growth(SOON), tmp_path).exit_code == 0
+    left = tmp_path / ".model.99999999.part"  # by a process that is no more
+    left.mkdir()
+    for name in ("config.json", "process.safetensors"):
+        (left / name).write_text("{}")
+    assert fitted(growth(FEW_TASKS), tmp_path).exit_code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"table.csv", "model"}
+    assert not (tmp_path / "model" / "process.safetensors").exists()  # so few tasks have none
     (tmp_path / ".other.1.part").mkdir()  # of one that is at work
     busy = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "other", *FEW)
     assert "is being written by another process" in str(busy.exception)
@@ -113,7 +124,7 @@ def test_progress_is_in_per_cent_with_the_name_of_the_recipe_and_in_the_users_un
     assert "step" not in "".join(lines)
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("coarse")
 def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
     result = fitted(growth(8), tmp_path, "--folds", "2")
     assert result.exit_code == 0, result.output + repr(result.exception)
@@ -121,6 +132,7 @@ def test_cross_validation_scores_every_task_and_keeps_none_back(tmp_path):
     report = json.loads((tmp_path / "model" / "fit.json").read_text())["report"]
     assert report["tasks"]["training"] + report["tasks"]["ending"] == report["tasks"]["scored"] == 8
     assert len(report["recipes_of_folds"]) == 2
+    assert {"heldout.png", "calibration.png"} <= {path.name for path in (tmp_path / "model").iterdir()}
     too_many = run("fit", tmp_path / "table.csv", *COLUMNS, "--out", tmp_path / "other", *FEW, "--folds", "5")
     assert "--folds is 5; expected 2 to 4" in str(too_many.exception)
 

@@ -52,6 +52,16 @@ def test_latent_kl_is_the_kl_of_two_normals(small_config, ragged_batch):
     assert q.size == 3
 
 
+def test_a_method_that_was_renamed_is_refused_with_its_new_name(nvdp_pair):
+    with pytest.raises(TypeError, match="Own has a method _without_sampling; the name is closed_form now"):
+        type("Own", (DropoutPosterior,), {"_without_sampling": lambda self, x: None})
+    q, prior = nvdp_pair
+    with pytest.raises(AttributeError, match="no with_known_part_of; the name is with_deterministic_path_of now"):
+        q.with_known_part_of(prior)
+    with pytest.raises(AttributeError, match="'DropoutPosterior' object has no attribute 'closed_from'"):
+        _ = q.closed_from
+
+
 def test_nothing_of_a_single_function_is_random(small_config, ragged_batch):
     assert build_model(small_config("cnp")).adapt(ragged_batch().context).size == 0
 

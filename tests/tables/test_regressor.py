@@ -13,6 +13,7 @@ from sklearn.preprocessing import FunctionTransformer
 
 from nvdp.data.gp import GPTasks
 from nvdp.errors import InputError
+from nvdp.loading import load
 from nvdp.tables import NVDPRegressor
 
 X = np.array([[-1.0], [0.0], [1.0]])
@@ -44,6 +45,13 @@ def pretrained():
 def test_two_points_tell_the_slope_of_a_line(learned):
     up, down = (learned.fit([[9.0], [8.0]], [100 + s * 12, 100 + s * 9]).predict([[2.0]])[0] for s in (1, -1))
     assert up < 95 < 105 < down
+
+
+def test_the_predictor_of_a_regressor_that_learned_nothing_is_the_pretrained_one_from_then_on():
+    regressor = NVDPRegressor()
+    assert not hasattr(regressor, "predictor_")
+    assert regressor.predictor is regressor.predictor_
+    assert regressor.predictor.model.config == load("general").model.config
 
 
 def test_predictions_come_in_every_form(pretrained):

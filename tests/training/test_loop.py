@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 import torch
@@ -338,3 +339,10 @@ def test_a_model_that_could_not_be_loaded_is_not_called_saved(tmp_path, small_co
     with pytest.raises(InputError, match="training has diverged"):
         save_model(tmp_path, model, 3)
     assert not list(tmp_path.iterdir())
+
+
+def test_names_that_moved_to_run_are_still_in_loop():
+    names = ("Machine", "Outcome", "train", "train_in_folder")
+    assert all(getattr(trainer, name) is getattr(import_module("nvdp.training.run"), name) for name in names)
+    with pytest.raises(AttributeError, match=r"module 'nvdp\.training\.loop' has no attribute 'trian'"):
+        _ = trainer.trian

@@ -1,6 +1,7 @@
 """One figure for each suite, from its result alone."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import chain, cycle
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,10 @@ TABLE_BARS = {
     "mixed": ("mixed", ORANGE),
     "mean_curve": ("mean curve of all tasks", GREEN),
 }
-CIRCLES: dict[str, Any] = {"marker": "o", "markersize": 4, "markerfacecolor": "none", "linestyle": "none"}
+MARKERS = "os^Dv"  # one for each other machine
+ELSEWHERE: dict[str, Any] = {"linewidth": 0.5, "markersize": 4, "markerfacecolor": "none"}
+Curve = tuple[np.ndarray, np.ndarray]
+NOTHING: Curve = (np.empty(0), np.empty(0))
 LOWEST_LL = -5.0  # with few points a Gaussian process may be far below
 LEGEND_LETTERS = 60  # that fit into one line
 AXES = {"tasks": "tasks", "points": "points a task", "width": "width", "layers": "layers"}
@@ -72,14 +76,12 @@ def draw(result: dict[str, Any], path: Path, others: Sequence[dict[str, Any]] = 
     Args:
         result: Of a suite.
         path: The file to write.
-        others: Results of the suite quality on other machines, whose rows are drawn as open circles.
+        others: Of the suite quality alone: its results on other machines, each drawn with a marker of its own.
 
     Returns:
         The files written.
     """
-    if result["suite"] == "quality":
-        return _quality(result["rows"], path, [row for other in others for row in other["rows"]])
-    return DRAWN[result["suite"]](result["rows"], path)
+    return DRAWN[result["suite"]](result["rows"], path, *([others] if others else []))
 
 
 def _step(rows: list[dict[str, Any]], path: Path) -> list[Path]:
@@ -168,8 +170,9 @@ def _growth(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     return _finish(figure, path)
 
 
-def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: list[dict[str, Any]]) -> list[Path]:
-    curves, points = _curves(rows), _curves(elsewhere)
+def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: Sequence[dict[str, Any]] = ()) -> list[Path]:
+    curves = _curves(rows)
+    others = [(_curves(result["rows"]), marker) for result, marker in zip(elsewhere, cycle(MARKERS), strict=False)]
     levels = {
         "exact GP": rows[0]["ceiling_LL"],
         **({"exact GP that infers the kernel": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
@@ -178,16 +181,21 @@ def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: list[dict[str, A
     figure = new_figure(WIDTH, 3.6)
     whole, top = figure.subplots(1, 2)  # the second one without the models that are far below the others
     for axes in (whole, top):
-        for index, name in enumerate(dict.fromkeys((*curves, *points))):
+        for index, name in enumerate(dict.fromkeys(chain(curves, *(each for each, _ in others)))):
             colour, line = series_style(index)
-            axes.plot(*curves.get(name, ([], [])), color=colour, linestyle=line, linewidth=1.2, label=name)
-            axes.plot(*points.get(name, ([], [])), color=colour, **CIRCLES)
-        if points:
-            axes.plot([], [], color=BLACK, label="another processor", **CIRCLES)
+            own = curves.get(name, NOTHING)
+            axes.plot(*own, color=colour, linestyle=line, linewidth=1.2, label=name)
+            for points, marker in [(each[name], marker) for each, marker in others if name in each]:
+                marked = {"marker": marker, "markevery": slice(-len(points[0]), None)}
+                axes.plot(*_joined(own, points), color=colour, linestyle=line, **marked, **ELSEWHERE)
+        for (_, marker), result in zip(others, elsewhere, strict=True):
+            processor = result["machine"].get("processor", "processor not recorded")
+            axes.plot([], [], color=BLACK, marker=marker, label=processor, **ELSEWHERE)
         for line, (name, level) in zip(REFERENCE_LINES, levels.items(), strict=False):
             axes.axhline(level, color=BLACK, linewidth=0.8, linestyle=line, label=name, zorder=1)
         axes.set_xscale("log")
-        ticks = sorted({round(row["budget"], 1) for row in (*rows, *elsewhere)})
+        every = chain(rows, *(result["rows"] for result in elsewhere))
+        ticks = sorted({round(row["budget"], 1) for row in every})
         axes.set_xticks(ticks, [f"{tick:,g}" for tick in ticks])
         axes.minorticks_off()
         axes.set_xlabel("seconds of one thread's training", fontsize=FONT_SIZE)
@@ -200,14 +208,21 @@ def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: list[dict[str, A
     return save_figure(figure, path)
 
 
-def _curves(rows: list[dict[str, Any]]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _curves(rows: list[dict[str, Any]]) -> dict[str, Curve]:
     """Seconds and LL by model and recipe."""
-    curves: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    curves: dict[str, Curve] = {}
     for model, recipe in dict.fromkeys((row["model"], row["recipe"]) for row in rows):
         group = [row for row in rows if (row["model"], row["recipe"]) == (model, recipe)]
         seconds, ll = (np.array([row[key] for row in group]) for key in ("seconds", "LL"))
         curves[model if recipe != "paper" else f"{model}, {recipe} recipe"] = (seconds, ll)
     return curves
+
+
+def _joined(own: Curve, other: Curve) -> Curve:
+    """Another machine's points after the last shorter training here: its line shows which model a marker is of."""
+    shorter = own[0] < 0.9 * other[0][0]  # the same budget gives slightly different seconds
+    seconds, ll = (np.concatenate([here[shorter][-1:], there]) for here, there in zip(own, other, strict=True))
+    return seconds, ll
 
 
 def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
@@ -297,11 +312,12 @@ def _finish(figure: Any, path: Path) -> list[Path]:
     return save_figure(figure, path)
 
 
-DRAWN = {
+DRAWN: dict[str, Callable[..., list[Path]]] = {
     "step": _step,
     "adapt": _adapt,
     "fewshot": _fewshot,
     "growth": _growth,
+    "quality": _quality,
     "tables": _tables,
     "real": _real,
 }

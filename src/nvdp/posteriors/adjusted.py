@@ -215,7 +215,7 @@ class AdjustedPosterior:
         old, counts = self.points, self.counts + new.mask.sum(1)
         if self._after is None or old is None:
             network = self.network.update(x, y, mask)
-            return self._of_counts(network, counts)
+            return self._with_network(network, counts)
         pairs = ((old.x, new.x.to(old.x)), (old.y, new.y.to(old.y)), (old.mask, new.mask))
         both = self.adjustment.adapt(self.model, PointSet(*(torch.cat(pair, 1) for pair in pairs)))
         both.single = self.single
@@ -226,10 +226,10 @@ class AdjustedPosterior:
         if self._after is not None:
             raise InputError("a model around a process cannot forget points; adapt it to the others")
         fewer = x if isinstance(x, PointSet) else PointSet.of(x, y, mask)
-        return self._of_counts(self.network.forget(x, y, mask), self.counts - fewer.mask.sum(1))
+        return self._with_network(self.network.forget(x, y, mask), self.counts - fewer.mask.sum(1))
 
-    def _of_counts(self, network: Any, counts: Int[Tensor, " task"]) -> "AdjustedPosterior":
-        """The same with another posterior of the network alone, whose points are not known."""
+    def _with_network(self, network: Any, counts: Int[Tensor, " task"]) -> "AdjustedPosterior":
+        """The same adjustment of another network posterior; its context points are not kept."""
         return AdjustedPosterior(self.model, network, self.adjustment, counts=counts, points=None, single=self.single)
 
     def to_bytes(self) -> bytes:

@@ -9,7 +9,7 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -27,6 +27,7 @@ from nvdp.tasks import PointSet, as_tensor, check_finite
 Features = Callable[[Tensor], Tensor]  # of points, each seen from a context
 NUMBERS_AT_ONCE = 2**22  # in the largest array while many functions are sampled: bounds memory, stays near the cache
 FIXED_SAMPLES = 64  # functions behind a prediction where there is no closed form
+_RENAMED = {"_without_sampling": "closed_form", "with_known_part_of": "with_deterministic_path_of"}
 
 Answer = TypeVar("Answer", bound=Prediction | ClassPrediction, default=Prediction)
 
@@ -48,10 +49,10 @@ def _unchanged(x: Tensor) -> Tensor:
 
 
 class TrainingRange(Protocol):
-    """Where a model was trained: `nvdp.units.Units`."""
+    """The range of inputs that a model was trained on: `nvdp.units.Units`."""
 
     def far(self, x: Any) -> str | None:
-        """A note about inputs that are unlike it."""
+        """A note if x is far outside the training range, else None."""
         ...
 
 
@@ -87,10 +88,6 @@ class Posterior(Distribution, ABC, Generic[Answer]):
         like: A tensor whose precision and device inputs are taken to.
     """
 
-    RENAMED: ClassVar[dict[str, str]] = {
-        "_without_sampling": "closed_form",
-        "with_known_part_of": "with_deterministic_path_of",
-    }
     arg_constraints: dict[str, Any] = {}  # noqa: RUF012  (the base class declares it this way)
     embed: Callable[[Tensor], Tensor] = staticmethod(_unchanged)
     rates: Sequence[LayerRates] | None = None
@@ -103,9 +100,16 @@ class Posterior(Distribution, ABC, Generic[Answer]):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        for old, new in cls.RENAMED.items():
+        for old, new in _RENAMED.items():
             if old in vars(cls):  # it would not be called
                 raise TypeError(f"{cls.__name__} has a method {old}; the name is {new} now")
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> object:
+            if name in _RENAMED:
+                raise AttributeError(f"{type(self).__name__} has no {name}; the name is {_RENAMED[name]} now")
+            return super().__getattribute__(name)  # raises again, with the cause if a property has failed
 
     @property
     @abstractmethod

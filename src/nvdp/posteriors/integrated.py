@@ -48,9 +48,16 @@ class IntegratedPosterior(DropoutPosterior):
 
     `predict` propagates the moments through all layers, as for any dropout posterior: with a shared σ the last layer
     is then exact and the hidden layers are included. Sampled functions are drawn as from any other.
+
+    Args:
+        parts: As of `DropoutPosterior`.
+        joint_share: Of the density of all points together in the training bound; the rest is that of single points.
+        options: As of `DropoutPosterior`.
     """
 
-    joint_share: float = 0.5  # of the density of all points together; the rest is that of single points
+    def __init__(self, *parts: Any, joint_share: float = 0.5, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self.joint_share = joint_share
 
     def expected_log_likelihood(
         self, points: PointSet, generator: torch.Generator | None = None

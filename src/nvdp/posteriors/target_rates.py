@@ -28,14 +28,18 @@ LOGIT_LIMIT = 1e-6  # of an expert: keeps its logit finite
 class TargetRatesPosterior(IntegratedPosterior):
     """A dropout posterior whose last layer is integrated out and has rates of its own at each target.
 
-    Attributes:
+    Args:
+        parts: As of `IntegratedPosterior`.
         logits: t(x) from what a target reads, one for each row of the last layer.
         reads: Whether the network receives it too; otherwise rates are the only path from context to prediction.
+        options: As of `IntegratedPosterior`.
     """
 
-    logits: Features
-    reads: bool = True
     change: Callable[[Tensor], Tensor] | None = None  # of the experts, to ask what they are worth
+
+    def __init__(self, *parts: Any, logits: Features, reads: bool = True, **options: Any) -> None:
+        super().__init__(*parts, **options)
+        self.logits, self.reads = logits, reads
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
         """The posterior with every expert changed, those of targets included."""

@@ -17,7 +17,13 @@ _KEPT_BY_CLONE = ("predictor_", "meta_score_", "meta_steps_")
 
 
 class MetaEstimator(BaseEstimator):
-    """An estimator that is fitted twice: to many tasks, and to the few points of a new one."""
+    """An estimator that is fitted twice: to many tasks, and to the few points of a new one.
+
+    Attributes:
+        predictor_: The model that `meta_fit` has trained or `from_pretrained` has loaded; there is none before.
+        predictor: The same model. If there is none yet, the pretrained one is loaded and kept as ``predictor_``; an
+            estimator without a pretrained model raises `NotFittedError`.
+    """
 
     kind: ClassVar[str]
     pretrained: ClassVar[str | None] = None  # what `fit` adapts if nothing was learned from tasks
@@ -70,7 +76,7 @@ class MetaEstimator(BaseEstimator):
 
     @property
     def predictor(self) -> Predictor:
-        """The trained model; the pretrained one if nothing was learned from tasks."""
+        """The trained model; if nothing was learned from tasks, the pretrained one, which is then loaded."""
         predictor = getattr(self, "predictor_", None)
         if predictor is None and self.pretrained is not None:
             predictor = self.predictor_ = load(self.pretrained)

@@ -100,17 +100,17 @@ def fit_table(
         notes.append(f"{few}: no hierarchical GP or mixed model, which need at least {FEWEST_FOR_PRIOR}")
     for note in notes:
         say(note)
-    with terminated_as_exit(), new_folder(out) as place:
+    with terminated_as_exit(), new_folder(out) as folder:
         fitted = fit_tasks(training, ending, how)
         scores = TableScores(how.seed, how.forecast, columns.y)
         recipes, splits = [], folds_of_groups(groups, folds, how.seed) if folds else []
         for rest, fold in splits:
-            learned_of, ended_by = ([tasks[place] for place in half] for half in _halves(groups, rest, how.seed))
+            learned_of, ended_by = ([tasks[index] for index in half] for half in _halves(groups, rest, how.seed))
             other = fit_tasks(learned_of, ended_by, how)
             recipes.append(other.outcome.recipe)
-            scores.add(other, [tasks[place] for place in fold], [names[place] for place in fold])
+            scores.add(other, [tasks[index] for index in fold], [names[index] for index in fold])
         if not folds:
-            scores.add(fitted, scored, [names[place] for place in split.scored])
+            scores.add(fitted, scored, [names[index] for index in split.scored])
         report = {
             "tasks": {
                 "training": len(training),
@@ -119,8 +119,8 @@ def fit_table(
                 "scored": sum(min(len(fold), SCORED_CASES) for _, fold in splits) or min(len(scored), SCORED_CASES),
                 "too_short": len(table.tasks) - len(tasks),
                 "thinned": sum(len(task.x) > MOST_ROWS for task in table.tasks),
-                "too_few_for_both": split.ending == split.scored,
-                "names_held_out": [names[place] for place in split.scored],
+                "too_few_for_both": split.too_few_for_both,
+                "names_held_out": [names[index] for index in split.scored],
             },
             "folds": folds,
             "rows": {
@@ -138,7 +138,7 @@ def fit_table(
         known = dict(zip(map(id, tasks), names, strict=True))
         learned = [known[id(task)] for task in fitted.learning]
         predictor = replace(fitted.predictor(columns), card={"report": report}, neighbours=fitted.neighbours(learned))
-        write_fit(place, predictor, fitted.outcome.steps, report)
+        write_fit(folder, predictor, fitted.outcome.steps, report)
     shown = scored or ending
     return TableFit(predictor, shown, [known[id(task)] for task in shown], report)
 
@@ -150,6 +150,7 @@ class Split:
     training: list[int]
     ending: list[int]
     scored: list[int]
+    too_few_for_both: bool = False  # the same tasks end training and are scored
 
 
 def _split(groups: Sequence[Any], how: HowToFit, folds: int | None) -> Split:
@@ -158,7 +159,7 @@ def _split(groups: Sequence[Any], how: HowToFit, folds: int | None) -> Split:
         return Split(*_halves(groups, range(len(groups)), how.seed), [])
     learning, scored = split_groups(groups, how.seed, SCORED_SHARE)
     if len(set(groups)) < FEWEST_FOR_BOTH:
-        return Split(learning, scored, scored)
+        return Split(learning, scored, scored, too_few_for_both=True)
     return Split(*_halves(groups, learning, how.seed), scored)
 
 
