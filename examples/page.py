@@ -11,6 +11,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nvdp.experiments.results import paper_numbers
+
 HERE = Path(__file__).resolve().parent.parent
 EVALUATIONS = (2, 3, 4, 6, 8, 10)
 DEVELOPERS = ("dev", "docs", "release", "mutants")  # extras that only work on the package needs
@@ -212,6 +214,25 @@ def in_turn() -> str:
     return "\n".join([*lines, "", f"*{about}; `python benchmarks/in_turn.py`.*"])
 
 
+def demo() -> str:
+    """Scores and seconds of the demo beside the paper's NVDP."""
+    found = result("bench/start.json")
+    rows = [row for row in (found or {"rows": []})["rows"] if row["what"] == "demo"]
+    if found is None or not rows:
+        return "Made by `python benchmarks/start.py`."
+    (row,), names = rows, ("LL", "RLL", "PLL")
+    ours = " / ".join(f"{row['scores'][name]['expected_log']:.2f}" for name in names)
+    attainable = " / ".join(f"{row['attainable'][name]:.2f}" for name in names)
+    printed = paper_numbers()["table1"]["learned variance"]["nvdp"]
+    paper = " / ".join(f"{printed[name][0]:.2f}" for name in names)
+    took = f"{row['processor_seconds']:.0f} seconds of one core ({found['machine']['processor']})"
+    return (
+        f"The demo's training took {took}. On {row['tasks']:,} tasks its\nLL / RLL / PLL is {ours} by E log, with the "
+        f"last layer in closed form; the paper's NVDP has {paper},\nattainable are {attainable}. "
+        "(`python benchmarks/start.py`)"
+    )
+
+
 def estimator() -> str:
     found = result("bench/estimator.json")
     if found is None:
@@ -398,6 +419,7 @@ def fill(page: str, **texts: str) -> None:
 
 
 if __name__ == "__main__":
+    fill("../README.md", demo=demo())
     fill("examples.md", images=images())
     fill("store.md", store=store(), inturn=in_turn())
     fill("install.md", install=install())
