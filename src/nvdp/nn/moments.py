@@ -134,7 +134,9 @@ def _output_covariance(
     for weight, noise, left, slope in reversed(sources):
         if derivative is not None:
             covariance = covariance + _sandwich(derivative, noise)
-            by_inputs = derivative @ weight.mT
+            # The outputs are more points of a task: a product with an output dimension of its own copies the weights.
+            rows = derivative.movedim(0, 1).flatten(1, 2)
+            by_inputs = torch.bmm(rows, weight.mT).unflatten(1, (outputs, points)).movedim(1, 0)
         else:
             by_inputs = weight.movedim(-1, 0)[:, :, None].expand(outputs, tasks, points, -1)
         if weight is sources[0][0]:
