@@ -43,7 +43,7 @@ def main() -> None:
     """Measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, default=Path("results/bench/in_turn.json"))
+    parser.add_argument("--json", type=Path, help="the file to write")
     options = parser.parse_args()
     kept = keep_freed_memory()
     use_threads(1)
@@ -60,8 +60,9 @@ def main() -> None:
             row = {"model": name, "context": CONTEXT, "targets": targets, **times.columns()}
             print(row)
             rows.append(row)
-    write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
-    print(f"wrote {options.json}")
+    if options.json:
+        write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
+        print(f"wrote {options.json}")
 
 
 if __name__ == "__main__":

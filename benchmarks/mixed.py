@@ -24,7 +24,7 @@ import nvdp
 from nvdp.bench.tables import CASES, CONTEXTS, FOLDS, TABLES, _tasks
 from nvdp.bench.timing import machine
 from nvdp.posteriors.prediction import Prediction
-from nvdp.system import source_commit
+from nvdp.system import source_commit, write_text
 from nvdp.tables.rivals import Rival, score_cases, scored_cases, summary
 from nvdp.tables.tasks import Arrays, folds_of_groups
 from nvdp.tasks import Task
@@ -121,7 +121,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folds", type=int, default=1, help="how many of the five folds")
     parser.add_argument("--tables", default="pigs,spruces,milk,batting")
-    parser.add_argument("--json", type=Path, default=Path("results/bench/mixed.json"))
+    parser.add_argument("--json", type=Path, help="the file to write")
     options = parser.parse_args()
     methods = {"statsmodels": mixed_lm} | ({"gpboost": boosted} if importlib.util.find_spec("gpboost") else {})
     rows: list[dict[str, Any]] = []
@@ -143,10 +143,10 @@ def main() -> None:
             about = {"table": table.name, "method": name, "kind": kind, "context": size, "folds": options.folds}
             rows.append(about | {"fit_seconds": seconds[name] / options.folds} | asdict(summary(found)))
             print(rows[-1], flush=True)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
     result = {"suite": "mixed", "commit": source_commit() or nvdp.__version__, "machine": machine(True), "rows": rows}
-    options.json.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"wrote {options.json}")
+    if options.json:
+        write_text(options.json, json.dumps(result, indent=1) + "\n")
+        print(f"wrote {options.json}")
 
 
 if __name__ == "__main__":

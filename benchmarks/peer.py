@@ -1,6 +1,6 @@
 """Quality for equal seconds beside the public package neuralprocesses, on the paper's GP tasks.
 
-    python benchmarks/peer.py --seconds 240 --work /tmp/peer      # results/bench/peer.json
+    python benchmarks/peer.py --seconds 240 --work /tmp/peer --json results/bench/peer.json
 
 The package gets an environment of its own below `--work`, which also sees the packages of this one, so that both use
 the same PyTorch. Each model trains for the same number of processor seconds on one thread, on tasks of the same
@@ -40,7 +40,6 @@ PEERS = {  # and their likelihoods, optimisers and learning rates
     "ConvGNP, Muon": ("lowrank", Muon, 3e-3),
 }
 OURS = ("nvdp-conv", "convgnp", "convcnp", "nvdp-attentive", "nvdp", "cnp")
-RESULT = Path(__file__).resolve().parents[1] / "results" / "bench" / "peer.json"
 SEED, CHUNKS, MIN_STD = 99, 10, 0.1  # of the tasks that score
 PEER_WARMUP, TASKS = 100, 16
 
@@ -145,7 +144,7 @@ def main() -> None:
         "--work", type=Path, required=True, help="folder of the environment and of models that are done"
     )
     parser.add_argument("--only", nargs="*", default=(*PEERS, *OURS), choices=(*PEERS, *OURS))
-    parser.add_argument("--json", type=Path, default=RESULT)
+    parser.add_argument("--json", type=Path, help="the file to write")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     given = parser.parse_args()
     keep_freed_memory()
@@ -166,7 +165,8 @@ def main() -> None:
     parts = {name: given.work / f"{name}-{given.seconds:g}.json" for name in (*PEERS, *OURS)}
     rows = {name: json.loads(part.read_text()) for name, part in parts.items() if part.exists()}
     found = {"package": PACKAGE, "seconds": given.seconds, "tasks": 64 * CHUNKS, "models": rows}
-    write_text(given.json, json.dumps({**found, "machine": machine(True)}, indent=1) + "\n")
+    if given.json:
+        write_text(given.json, json.dumps({**found, "machine": machine(True)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from urllib.request import urlopen
 
 import nvdp
 from nvdp.bench.timing import machine
+from nvdp.evaluation.metrics import OF_FUNCTIONS
 from nvdp.system import source_commit, write_text
 
 MODULE = [sys.executable, "-m", "nvdp"]
@@ -33,6 +34,7 @@ COMMANDS = {
     "import nvdp, with torch": [sys.executable, "-c", "import nvdp; nvdp.ModelConfig"],
     'nvdp.load("gp")': [sys.executable, "-c", "import nvdp; nvdp.load('gp')"],
 }
+KEPT = ("model", "steps", "tasks", "scores", OF_FUNCTIONS, "attainable")
 SERVE, SCORED = "nvdp serve", 2_048  # until its first answer
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}
 
@@ -85,7 +87,7 @@ def demo() -> dict[str, Any]:
         found = json.loads(subprocess.run(score, check=True, capture_output=True, text=True, env=ALONE).stdout)
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     about = {"what": "demo", "seconds": wall, "processor_seconds": used}
-    return about | {name: found[name] for name in ("model", "steps", "tasks", "scores", "attainable")}
+    return about | {name: found[name] for name in KEPT}
 
 
 def main() -> None:
@@ -93,17 +95,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--without-demo", action="store_true")
-    parser.add_argument("--json", type=Path, default=Path("results/bench/start.json"))
+    parser.add_argument("--json", type=Path, help="the file to write")
     options = parser.parse_args()
     about = {"suite": "start", "commit": source_commit() or nvdp.__version__, "machine": machine(False)}
     rows = starts(options.rounds)
     if not options.without_demo:
         rows.append(demo())
-    elif options.json.exists():
+    elif options.json and options.json.exists():
         rows += [row for row in json.loads(options.json.read_text())["rows"] if row["what"] == "demo"]
     print(json.dumps(rows, indent=1))
-    write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
-    print(f"wrote {options.json}")
+    if options.json:
+        write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
+        print(f"wrote {options.json}")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/tables_at_scale.py fit predict --json results/bench/tables_at_scale.json
 
-Each command is a process of its own with one thread; `--tasks 100000x1,100000x2` predicts 100,000 tasks in one process
-and in two. What was not asked for stays in the file.
+Each command is a process of its own with one thread. `predict --tasks 2000x1,2000x2` is a short trial: 2,000 tasks in
+one process and in two. What was not asked for stays in the file; each row has its commit and processor.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from nvdp.bench.timing import machine
 from nvdp.system import source_commit, write_text
 
 WHOLE = ("learning_curves", "cholesterol")
+CASES = "100000x1,100000x2,1000000x2"
 MODEL, CONTEXT, QUERIES, FILE_TASKS = "gp-nvdp", 3, 2, 50_000
 
 
@@ -89,31 +90,38 @@ def predictions(place: Path, cases: list[tuple[int, int]]) -> Iterator[dict[str,
         yield about | {"rows": tasks * QUERIES} | found
 
 
+def cases(text: str) -> list[tuple[int, int]]:
+    """Numbers of tasks and processes.
+
+    >>> cases("2000x1,2000x2")
+    [(2000, 1), (2000, 2)]
+    """
+    pairs = [each.split("x") for each in text.split(",")]
+    return [(int(tasks), int(jobs)) for tasks, jobs in pairs]
+
+
 def main() -> None:
     """Measure, and keep what was measured before of the other part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="+", choices=["fit", "predict"])
     parser.add_argument("--minutes", type=float, default=5.0, help="of a fit, as its option")
     parser.add_argument("--tables", nargs="*", choices=WHOLE, default=list(WHOLE), help="to fit")
-    parser.add_argument("--tasks", default="100000x1,100000x2,1000000x2", help="numbers of tasks and of processes")
-    parser.add_argument("--json", type=Path, default=Path("results/bench/tables_at_scale.json"))
+    parser.add_argument("--tasks", type=cases, default=CASES, help="tasks and processes of predict, as 2000x1,2000x2")
+    parser.add_argument("--json", type=Path, help="the file to write or to add to")
     options = parser.parse_args()
-    before = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    before = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
     rows = [
         row for row in before if row["what"] not in options.parts or row.get("table") in set(WHOLE) - {*options.tables}
     ]
-    about = {"suite": "tables_at_scale", "commit": source_commit() or nvdp.__version__, "machine": machine(True)}
+    own = {"commit": source_commit() or nvdp.__version__, "processor": machine(True)["processor"]}
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        numbers = [
-            (int(tasks), int(jobs)) for tasks, _, jobs in (each.partition("x") for each in options.tasks.split(","))
-        ]
-        ways = {"fit": fits(place, options.minutes, options.tables), "predict": predictions(place, numbers)}
+        ways = {"fit": fits(place, options.minutes, options.tables), "predict": predictions(place, options.tasks)}
         for row in (row for part in options.parts for row in ways[part]):
             print(row, flush=True)
-            rows.append(row)
-            write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
-    print(f"wrote {options.json}")
+            rows.append(row | own)
+            if options.json:
+                write_text(options.json, json.dumps({"suite": "tables_at_scale", "rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from nvdp.evaluation.metrics import OF_FUNCTIONS
 from nvdp.experiments.results import paper_numbers
 
 HERE = Path(__file__).resolve().parent.parent
@@ -214,6 +215,9 @@ def in_turn() -> str:
     return "\n".join([*lines, "", f"*{about}; `python benchmarks/in_turn.py`.*"])
 
 
+WHOLE_FUNCTIONS = "docs/findings.md#posterior-collapse-what-the-dropout-rates-carry"
+
+
 def demo() -> str:
     """Scores and seconds of the demo beside the paper's NVDP."""
     found = result("bench/start.json")
@@ -226,9 +230,15 @@ def demo() -> str:
     printed = paper_numbers()["table1"]["learned variance"]["nvdp"]
     paper = " / ".join(f"{printed[name][0]:.2f}" for name in names)
     took = f"{row['processor_seconds']:.0f} seconds of one core ({found['machine']['processor']})"
+    sampled = ""
+    if OF_FUNCTIONS in row:
+        sampled = " / ".join(f"{row[OF_FUNCTIONS][name]:.2f}" for name in names)
+        sampled = (
+            f"With whole functions sampled, as in the paper,\nit is {sampled} ([what that means]({WHOLE_FUNCTIONS})). "
+        )
     return (
         f"The demo's training took {took}. On {row['tasks']:,} tasks its\nLL / RLL / PLL is {ours} by E log, with the "
-        f"last layer in closed form; the paper's NVDP has {paper},\nattainable are {attainable}. "
+        f"last layer in closed form; the paper's NVDP has {paper},\nattainable are {attainable}. {sampled}"
         "(`python benchmarks/start.py`)"
     )
 
@@ -310,14 +320,14 @@ def checks() -> str:
 def peer() -> str:
     found = result("bench/peer.json")
     if found is None:
-        return "Made by `python benchmarks/peer.py`."
+        return "Made by `python benchmarks/peer.py --work DIR`."
     lines = ["| model | steps | LL | RLL | PLL |", "| --- | ---: | --- | --- | --- |"]
     for name, row in sorted(found["models"].items(), key=lambda item: -item[1]["PLL"]):
         title = name if name[0].isupper() else f"`{name}`"
         scored = " | ".join(f"{row[metric]:.3f}" for metric in ("LL", "RLL", "PLL"))
         lines.append(f"| {title} | {row['steps']:,} | {scored} |")
     about = f"*{found['seconds']:g} processor seconds each, {found['tasks']} tasks, single targets with σ ≥ 0.1"
-    return "\n".join([*lines, "", f"{about}, {found['package']}; `python benchmarks/peer.py`.*"])
+    return "\n".join([*lines, "", f"{about}, {found['package']}; `python benchmarks/peer.py --work DIR`.*"])
 
 
 def export() -> str:
@@ -387,10 +397,9 @@ def at_scale() -> str:
         numbers = (row["tasks"], row["jobs"], row["rows"], row["seconds"], row["processor_seconds"])
         cells = [f"{each:,}" for each in (*numbers, round(row["rows"] / max(1, row["seconds"])))]
         lines.append(f"| {' | '.join(cells)} | {row['peak_mb']:,} MB |")
-    about = (
-        f"`python benchmarks/tables_at_scale.py predict`, model {rows[0]['model']}, {rows[0]['context']} context rows"
-    )
-    return "\n".join([*lines, "", f"*{about} a task; sorting the rows into parts is one process's work.*"])
+    about = f"{measured_on(rows)}, model {rows[0]['model']}, {rows[0]['context']} context rows a task"
+    command = "`python benchmarks/tables_at_scale.py predict`, for a short trial with `--tasks 2000x1,2000x2`"
+    return "\n".join([*lines, "", f"*{about}; sorting the rows into parts is one process's work; {command}.*"])
 
 
 def whole_tables() -> str:
@@ -403,7 +412,13 @@ def whole_tables() -> str:
     for row in rows:
         size = f"{row['tasks']:,} | {row['rows']:,} | {row['minutes']:g} | {row['processor_seconds']:,}"
         lines.append(f"| {row['table']} | {size} | {row['peak_mb']:,} MB | {row['verdict']} |")
-    return "\n".join([*lines, "", "*`python benchmarks/tables_at_scale.py fit`, one thread, report included.*"])
+    about = f"{measured_on(rows)}, one thread, report included; `python benchmarks/tables_at_scale.py fit`"
+    return "\n".join([*lines, "", f"*{about}.*"])
+
+
+def measured_on(rows: list[dict[str, Any]]) -> str:
+    """The processors of rows."""
+    return ", ".join(dict.fromkeys(row["processor"] for row in rows))
 
 
 def fill(page: str, **texts: str) -> None:

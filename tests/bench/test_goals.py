@@ -10,7 +10,8 @@ from nvdp.system import source_commit
 
 def outcomes(folder):
     """What each line of the table ends in, by what it is about."""
-    cells = (line.split(" | ") for line in goals_table(folder).splitlines()[2:])
+    lines = [line for line in goals_table(folder).splitlines() if line.startswith("| ")][2:]
+    cells = (line.split(" | ") for line in lines)
     return {what.removeprefix("| "): outcome for what, _, _, outcome, _ in cells}
 
 
@@ -32,12 +33,14 @@ def test_a_goal_is_met_or_missed_as_its_file_says(tmp_path):
     (tmp_path / "peer.json").write_text(json.dumps({"seconds": 240, "models": models}))
     demo = {"what": "demo", "seconds": 95.0, "processor_seconds": 90.0}
     demo["scores"] = {name: {"expected_log": each} for name, each in (("LL", 0.9), ("RLL", 1.2), ("PLL", 0.81))}
+    demo["expected_log_of_functions"] = {"LL": -1.0, "RLL": 1.3, "PLL": 0.9}
     starts = [{"what": what, "seconds": each} for what, each in (("nvdp --help", 0.31), ("nvdp serve", 2.0))]
     (tmp_path / "start.json").write_text(json.dumps({"rows": [demo, *starts]}))
     (tmp_path / "step.json").unlink()
+    assert goals_table(tmp_path).startswith("4 of 9 are met.")
     assert list(outcomes(tmp_path).values()) == [
         "**missed**", "met", "met", "**missed**",  # neuralprocesses: a lead of 0.049 is not enough
-        "**missed**", "met",  # the demo's PLL is only equal to the paper's
+        "**missed**", "**missed**", "met",  # the demo's PLL is only equal to the paper's; LL of functions; seconds
         "**missed**", "met",
     ]  # fmt: skip
 
@@ -53,6 +56,8 @@ def test_the_page_begins_with_the_goals(page, committed):
     assert page.index("\n## Goals\n") < page.index("\n## Training step\n")
     lead = max(row["PLL"] for name, row in committed("peer")["models"].items() if name[0].islower())
     assert f"| {lead - committed('peer')['models']['ConvGNP']['PLL']:+.3f} (" in goals
+    assert goals.count("| met |") + goals.count("| **missed** |") == goals.count("\n| ") - 2
+    assert f"{goals.count('| met |')} of {goals.count(chr(10) + '| ') - 2} are met." in goals
     for row in committed("step")["rows"]:
         if row["model"] == "nvdp-conv":
             assert f"| {row['ours_over_floor']:.2f} × |" in goals

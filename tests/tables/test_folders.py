@@ -7,6 +7,7 @@ from command_line import nvdp as run
 from command_line import refusal
 
 import nvdp
+from nvdp.data.streams import stream_tasks
 from nvdp.data.tables import Columns
 from nvdp.errors import InputError
 from nvdp.tables import folders
@@ -60,6 +61,7 @@ def test_the_command_predicts_folders_and_refuses_what_it_cannot_do(tables):
         (["--at", tables / "at", "--out", tables / "new", "--executor", "slurm"], "unknown executor 'slurm'"),
         (["--at", tables / "at", "--out", tables / "new", "--address", "10.0.0.1:1"], "only --executor ray has one"),
         (["--at", tables / "at", "--out", tables / "new", "--jobs", "0"], "'0' for '--jobs'"),
+        (["--at", tables / "at", "--out", tables / "new.csv"], "choose a name without '.csv'"),
     ):
         assert words in refusal(*asked, *more)
 
@@ -90,6 +92,39 @@ def test_a_row_without_a_task_is_kept_and_changes_no_name(tables):
     assert (len(found), done.left_out) == (done.rows + 1, 1)
     assert found.loc[found["tree"].isna(), "mean"].isna().all()
     assert found.loc[found["tree"] == 3, "mean"].notna().all()
+
+
+def test_a_file_without_a_column_is_named(tables):
+    file = tables / "context" / "1.parquet"
+    pd.read_parquet(file).rename(columns={"day": "hour"}).to_parquet(file)
+    with pytest.raises(InputError, match=r"1\.parquet: unknown column 'day'"):
+        predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    with pytest.raises(InputError, match=r"1\.parquet: unknown column 'day'"):
+        stream_tasks(tables / "context", COLUMNS)
+
+
+def test_columns_of_some_files_and_types_that_differ_are_kept(tables):
+    file = tables / "at" / "1.parquet"
+    at = pd.read_parquet(file)
+    at.assign(day=at["day"].astype("float32"), place="north").to_parquet(file)
+    predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    found = pd.read_parquet(tables / "out")
+    assert (found["place"] == "north").sum() == len(at)
+    assert found["mean"].notna().all()
+
+
+def test_what_a_user_should_know_is_counted_by_part(tables, monkeypatch):
+    monkeypatch.setattr(folders, "PART_ROWS", 70)
+    file = tables / "at" / "1.parquet"
+    pd.read_parquet(file).assign(day=5.0).to_parquet(file)
+    question = Question("gp-nvdp", COLUMNS)
+    done = predict_folder(question, tables / "context", tables / "at", tables / "out")
+    assert (done.parts, done.noted) == (4, 4)
+    assert "rows to predict: " in done.notes
+    file = tables / "context" / "0.parquet"
+    pd.read_parquet(file).assign(size=510.0).to_parquet(file)
+    done = predict_folder(question, tables / "context", tables / "at", tables / "again")
+    assert "contexts: y goes from" in done.notes or "contexts: size goes from" in done.notes
 
 
 def test_a_column_that_is_missing_is_named_and_nothing_is_left(tables):

@@ -113,7 +113,7 @@ def _adapt(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     quality.axhline(0, color="black", linewidth=0.6)
     quality.set_yscale("symlog", linthresh=1)
     quality.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    quality.set_ylabel("log-likelihood per target", fontsize=FONT_SIZE)
+    quality.set_ylabel("log-likelihood per target\n(logarithmic beyond ±1)", fontsize=FONT_SIZE)
     for axes, group in ((times, rows), (quality, single)):
         labels = [f"S = {row['context']}" + (f"\n{row['tasks']} tasks" if row["tasks"] > 1 else "") for row in group]
         axes.set_xticks(range(len(group)), labels)
@@ -174,9 +174,9 @@ def _quality(rows: list[dict[str, Any]], path: Path, elsewhere: Sequence[dict[st
     curves = _curves(rows)
     others = [(_curves(result["rows"]), marker) for result, marker in zip(elsewhere, cycle(MARKERS), strict=False)]
     levels = {
-        "exact GP": rows[0]["ceiling_LL"],
-        **({"exact GP that infers the kernel": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
-        "NVDP as printed, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
+        "exact GP that knows the kernel": rows[0]["ceiling_LL"],
+        **({"attainable: exact GP that infers it": rows[0]["attainable_LL"]} if "attainable_LL" in rows[0] else {}),
+        "the paper's NVDP, E log, 500,000 steps": paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0],
     }
     figure = new_figure(WIDTH, 3.6)
     whole, top = figure.subplots(1, 2)  # the second one without the models that are far below the others
@@ -240,7 +240,7 @@ def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             tidy(axes)
         panels[0].set_ylim(-0.5, 0.5)
         panels[0].axhline(0.0, color=BLACK, linewidth=0.6)
-        panels[0].set_ylabel(f"LL − hierarchical GP\n4 {kind} points", fontsize=FONT_SIZE)
+        panels[0].set_ylabel(f"LL − hierarchical GP, cut at ±0.5\n4 {kind} points", fontsize=FONT_SIZE)
         panels[1].axhline(0.9, color=BLACK, linewidth=0.6, linestyle="--")
         panels[1].set_ylabel("coverage of 90 %", fontsize=FONT_SIZE)
     return _finish(figure, path)

@@ -19,7 +19,7 @@ def bench(
     suite: Annotated[str, typer.Option(help="step, adapt, fewshot, growth, quality, tables or real.")] = "step",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them: a PNG; a PDF goes beside it.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases and rounds: a minute or two.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Fewer cases or rounds: a minute or two.")] = False,
     threads: Annotated[int, typer.Option(help="PyTorch threads.", min=1)] = 1,
     run: Annotated[Path | None, typer.Option(help="adapt, real: the run folder of a model of yours.")] = None,
     seconds: Annotated[
@@ -39,7 +39,8 @@ def bench(
     ] = False,
     jobs: Annotated[int, typer.Option(help="quality: trainings side by side, one process each.", min=1)] = 1,
     model: Annotated[
-        list[str] | None, typer.Option(help="quality: only this model. Repeat it for several. (default: all)")
+        list[str] | None,
+        typer.Option(help="quality: only this model, by each of its recipes. Repeat it for several. (default: all)"),
     ] = None,
     work: Annotated[
         Path | None, typer.Option(help="tables: a folder that keeps each fold; a later call goes on from it.")

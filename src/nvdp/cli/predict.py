@@ -10,7 +10,7 @@ import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Address, Force
-from nvdp.cli.tables import columns_of, say, say_far, write_predictions
+from nvdp.cli.tables import check_format, columns_of, one_note, say, write_predictions
 from nvdp.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -31,10 +31,13 @@ def predict(
         Path, typer.Option(help="Rows to predict from, with the columns of the fitted table: a file or a folder.")
     ],
     out: Annotated[
-        Path, typer.Option(help="The CSV to write: the rows of --at with mean, std, q05, q50, q95; or a new folder.")
+        Path,
+        typer.Option(
+            help="The CSV or Parquet file to write: the rows of --at with mean, std, q05, q50, q95; or a new folder."
+        ),
     ],
     at: Annotated[
-        str, typer.Option(help="A file or folder with the task and input columns, or auto: an even grid.")
+        str, typer.Option(help="A file or folder with the task and input columns, or auto: an even grid, for files.")
     ] = "auto",
     task: Annotated[
         str | None, typer.Option(help="The column of tasks, for a pretrained model; left out, all rows are one task.")
@@ -64,9 +67,11 @@ def predict(
     A fitted model knows its columns; for a pretrained one name them. Files without the task column are of one task.
     Files that exist are replaced with --force only, inputs never.
 
-    --context and --at may be folders of Parquet files with any number of tasks: memory is bounded, and --out becomes a
-    folder of Parquet files with the rows of --at, grouped by task. --jobs 4 predicts in four processes; with
-    --executor ray all CPUs of a cluster predict.
+    --context and --at may both be folders of Parquet files with any number of tasks: memory is bounded. Every file
+    needs the columns, that of tasks among them; a task may be spread over files, and folders in a folder are read too.
+    --out becomes a folder part-0.parquet, part-1.parquet ... of the rows of --at in another order, all rows of a task
+    in one file. A part has about 25,000 rows. --jobs 4 predicts four parts at a time; with --executor ray all CPUs of a
+    cluster predict.
 
     Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
               nvdp predict general --context few.csv --x day --y size --out pred.csv
@@ -77,7 +82,7 @@ def predict(
     from nvdp.loading import load
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, use_threads, write_text
-    from nvdp.tables.notes import copy_notes, unit_notes
+    from nvdp.tables.notes import data_notes
     from nvdp.tables.predict import contexts_of, predictions, queries_of
 
     use_threads()
@@ -92,6 +97,7 @@ def predict(
     if executor != "local" or jobs is not None:
         asked = f"--jobs {jobs}" if executor == "local" else f"--executor {executor}"
         raise InputError(f"{asked} needs folders of Parquet files; {context} is a file")
+    check_format(out)
     drawn = [] if plot is None else figure_paths(plot)
     check_outputs([out, *drawn, *([explain] if explain else [])], [context, Path(at)], force)
     predictor = load(folder)
@@ -117,9 +123,9 @@ def predict(
         mean = [name for name in columns.given if name not in frame.columns]
         taken = f", with the mean of {', '.join(mean)}" if mean else ""
         say(f"{without} no context, the first is '{unknown[0]}'{others}: predicted without one{taken}")
-    for note in (*unit_notes(predictor.units, known.tasks, columns), *copy_notes(known.tasks)):
+    for note in data_notes(predictor.units, known.tasks, queries.tasks, columns):
         say(note)
-    with say_far(predictor, known.tasks, queries.tasks, columns=columns):
+    with one_note(predictor):
         parts = predictions(predictor, contexts, queries.tasks, columns.y, samples)
     write_predictions(frame, parts, out)
     done = counted(sum(map(len, parts)), "prediction")
@@ -159,21 +165,25 @@ def _folders(
     for option, path in (("--context", context), ("--at", at)):
         if not path.is_dir():
             raise InputError(f"{option} is {path}; expected a folder of Parquet files, as the other is one")
+    check_format(out, folder=True)
     place = str(Path(model).resolve()) if Path(model).is_dir() else model
     question = Question(place, columns_of(load(place), model, *names), samples)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     cpus = jobs or (1 if executor == "local" else os.cpu_count() or 1)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         line = bar.add_task("parts", total=None)
         done = predict_folder(
             question, context, at, out, executor, address, cpus,
             lambda number, parts: bar.update(line, completed=number, total=parts),
         )  # fmt: skip
     if done.left_out:
-        say(f"left out {done.left_out} rows: a cell is empty")
+        say(f"left out {counted(done.left_out, 'row')}: a cell is empty")
     if done.without:
         say(f"{counted(done.without, 'task')} without a context: predicted all the same")
-    say(done.note or None)
+    others = "" if done.parts == 1 else f" (in one part; there are notes on {done.noted} of {done.parts} parts)"
+    for note in done.notes.splitlines():
+        say(note + others)
     typer.echo(f"wrote {out}: {counted(done.rows, 'prediction')} of {counted(done.tasks, 'task')}")
 
 

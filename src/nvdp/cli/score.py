@@ -39,10 +39,11 @@ def score(
     Examples: nvdp score model/ test.csv --forecast
               nvdp score general test.csv --task tree --x day --y size
     """
-    from nvdp.cli.tables import columns_of, say, say_far
+    from nvdp.cli.tables import columns_of, one_note, say
     from nvdp.data.tables import read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
+    from nvdp.tables.notes import far_notes
     from nvdp.tables.rivals import fitted_model, once, score_cases, scored_cases, summary
 
     use_threads()
@@ -57,7 +58,9 @@ def score(
     if len(usable) < len(read.tasks):
         say(f"left out {counted(len(read.tasks) - len(usable), 'task')} with fewer than {least} whole rows")
     cases = scored_cases(usable, seed, context, forecast, most=len(usable))
-    with say_far(predictor, read.tasks, columns=columns):
+    for note in far_notes(predictor.units, {"rows": read.tasks}, columns):
+        say(note)
+    with one_note(predictor):
         ours = once(fitted_model(predictor))
         found = {"": score_cases(ours, cases)}
         for place, name in enumerate(columns.y if len(columns.y) > 1 else ()):

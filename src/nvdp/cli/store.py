@@ -66,14 +66,16 @@ def predict(
 
     Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
-    from nvdp.cli.tables import column_names, say, say_far, write_predictions
+    from nvdp.cli.tables import check_format, column_names, one_note, say, write_predictions
     from nvdp.data.table_files import read_frame
     from nvdp.data.tables import Columns, split_tasks
     from nvdp.loading import load
     from nvdp.store import TaskStore, check_exists
     from nvdp.system import check_outputs
+    from nvdp.tables.notes import far_notes
     from nvdp.tables.predict import predicted_rows
 
+    check_format(out)
     check_outputs([out], [at, Path(file)], force)
     predictor = load(model)
     check_exists(file)
@@ -82,7 +84,9 @@ def predict(
     say(queries.note)
     with TaskStore(file, predictor) as tasks:
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
-        with say_far(predictor, queries.tasks):
+        for note in far_notes(predictor.units, {"rows to predict": queries.tasks}):
+            say(note)
+        with one_note(predictor):
             parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
     if unknown:
         never = "1 task was" if len(unknown) == 1 else f"{len(unknown)} tasks were"

@@ -4,6 +4,7 @@ import csv
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from nvdp.errors import FarNote, InputError, counted
 if TYPE_CHECKING:
     import pandas as pd
 
-    from nvdp.data.tables import Columns, TableTask
+    from nvdp.data.tables import Columns
     from nvdp.loading import Predictor
 
 
@@ -69,31 +70,48 @@ def say(note: str | None) -> None:
 
 
 @contextmanager
-def say_far(predictor: "Predictor", *groups: Sequence["TableTask"], columns: "Columns | None" = None) -> Iterator[None]:
-    """One note about the points of all tasks that are unlike the data of training, instead of one for each task.
+def one_note(predictor: "Predictor") -> Iterator[None]:
+    """Without a warning for each task about points far from those of training: `nvdp.tables.notes.far_notes` tells.
 
     Where each context brings its own units, its warnings are shown.
     """
-    import numpy as np
-
     from nvdp.units import ContextUnits
 
     with warnings.catch_warnings():
         if not isinstance(predictor.units, ContextUnits):
             warnings.simplefilter("ignore", FarNote)
-        for tasks in filter(None, groups):
-            y = None if not tasks[0].y.shape[1] else np.concatenate([each.y for each in tasks])
-            say(predictor.units.far(np.concatenate([each.x for each in tasks]), y, columns))
         yield
 
 
+def check_format(out: Path, folder: bool = False) -> None:
+    """Refuse a name that promises another format than predictions have.
+
+    Args:
+        out: What will be written.
+        folder: Whether it will be a folder of Parquet files.
+    """
+    from nvdp.data.table_files import EXCEL, SUFFIXES
+
+    suffix = out.suffix.lower()
+    if folder and suffix in (".csv", EXCEL):
+        raise InputError(f"{out} is to be a new folder of Parquet files; choose a name without '{out.suffix}'")
+    if suffix == EXCEL:
+        raise InputError(f"{out}: predictions are written as CSV, or as Parquet to a name in {' or '.join(SUFFIXES)}")
+    if suffix in SUFFIXES and find_spec("pyarrow") is None:
+        raise InputError(f"{out}: writing Parquet needs pyarrow; pip install pyarrow, or choose a .csv")
+
+
 def write_predictions(frame: "pd.DataFrame", parts: "Sequence[pd.DataFrame]", out: Path) -> None:
-    """Write a table's rows with their predictions as CSV."""
-    from nvdp.system import write_text
+    """Write a table's rows with their predictions: as Parquet where the file's name says so, else as CSV."""
+    from nvdp.data.table_files import SUFFIXES
+    from nvdp.system import write_text, write_whole
     from nvdp.tables.predict import with_predictions
 
     rows, note = with_predictions(frame, parts)
     say(note)
     if out.parent != Path():
         out.parent.mkdir(parents=True, exist_ok=True)
-    write_text(out, rows.to_csv(index=False, float_format="%.9g"))
+    if out.suffix.lower() in SUFFIXES:
+        write_whole(out, lambda path: rows.to_parquet(path, index=False))
+    else:
+        write_text(out, rows.to_csv(index=False, float_format="%.9g"))

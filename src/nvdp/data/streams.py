@@ -120,14 +120,16 @@ def batches_of_folder(folder: Path, names: Sequence[str] | None, needed: Iterabl
 
     Args:
         folder: Where to look.
-        names: Columns to read; all, if None.
-        needed: Columns that there must be besides.
+        names: Columns to read, which each file must have; all that any file has, if None.
+        needed: Columns that each file must have besides.
     """
     with _arrow_errors(folder):
         table = _dataset(folder)
-        for name in (*(names or ()), *needed):
-            if name not in table.schema.names:
-                raise InputError(f"{folder}: {unknown_name('column', name, table.schema.names)}")
+        for part in table.get_fragments():  # a column that a file lacks would be read as empty cells
+            there = part.physical_schema.names
+            for name in (*(names or ()), *needed):
+                if name not in there:
+                    raise InputError(f"{part.path}: {unknown_name('column', name, there)}")
         batches = table.to_batches(
             columns=names, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
         )
@@ -153,12 +155,14 @@ def _arrow_errors(folder: Path) -> Iterator[None]:
 
 
 def _dataset(folder: Path) -> Any:
+    import pyarrow as pa
     from pyarrow import dataset
 
     files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if not files:
         raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
-    return dataset.dataset(files, format="parquet")
+    schemas = [part.physical_schema for part in dataset.dataset(files, format="parquet").get_fragments()]
+    return dataset.dataset(files, pa.unify_schemas(schemas, promote_options="permissive"), format="parquet")
 
 
 def task_hashes(cells: Any) -> UInt64[np.ndarray, " row"]:

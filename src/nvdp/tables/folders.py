@@ -6,6 +6,7 @@ to its workers; a part whose worker died is predicted again by another one.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
@@ -23,7 +24,9 @@ from nvdp.errors import FarNote, InputError
 from nvdp.loading import load
 from nvdp.processes import in_processes
 from nvdp.system import new_folder, terminated_as_exit, write_whole
+from nvdp.tables.notes import data_notes
 from nvdp.tables.predict import contexts_of, predictions, queries_of, with_predictions
+from nvdp.units import ContextUnits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,13 +53,14 @@ class Answered:
     tasks: int = 0
     without: int = 0  # tasks without a context
     left_out: int = 0  # rows with an empty cell, of contexts and queries
-    note: str = ""  # about data unlike those of training
+    parts: int = 0
+    noted: int = 0  # parts of which a user should know something
+    notes: str = ""  # about one of these parts, a line for each
 
     def __add__(self, other: "Answered") -> "Answered":
-        rows, tasks = self.rows + other.rows, self.tasks + other.tasks
-        without, left_out = self.without + other.without, self.left_out + other.left_out
-        note = min(filter(None, (self.note, other.note)), default="")  # whichever part was done first
-        return Answered(rows, tasks, without, left_out, note)
+        counts = {name: value + getattr(other, name) for name, value in asdict(self).items() if name != "notes"}
+        # The order in which parts are done makes no difference.
+        return Answered(**counts, notes=min(filter(None, (self.notes, other.notes)), default=""))
 
 
 def predict_folder(
@@ -75,7 +79,7 @@ def predict_folder(
         question: The model and the columns, among them that of tasks.
         context: A folder of Parquet files: rows to predict from.
         at: A folder of Parquet files: rows to predict.
-        out: A new folder. Its files have the rows of `at`, grouped by task, with their predictions.
+        out: A new folder. Its files have the rows of `at` with their predictions, all rows of a task in one file.
         executor: "local" or "ray".
         address: Of a Ray cluster whose nodes share the folders; without one, a cluster is started on this machine.
         cpus: Of this machine: parts that are predicted side by side, or the CPUs of a cluster that is started here.
@@ -151,8 +155,6 @@ class _Worker:
 
     def predict(self, part: int) -> Answered:
         """Predict the tasks of a part and write them; the file of a part appears whole."""
-        import warnings
-
         from pyarrow.parquet import read_table
 
         given, asked = (self.scratch / kind / f"{part}.parquet" for kind in ("context", "at"))
@@ -162,16 +164,18 @@ class _Worker:
         known = contexts_of(self.predictor, columns, _frame(read_table(given)), "context") if given.exists() else None
         contexts = {} if known is None else {each.name: each for each in known.tasks}
         queries = queries_of(self.predictor, columns, frame, contexts, "at")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FarNote)
+        with warnings.catch_warnings(record=True, action="always", category=FarNote) as warned:
             found = predictions(self.predictor, contexts, queries.tasks, columns.y, self.question.samples)
-            note = self.predictor.units.far(np.concatenate([each.x for each in queries.tasks]), None)
+        own = isinstance(self.predictor.units, ContextUnits)  # each context has units of its own, and a note of its own
+        told = [str(each.message) for each in warned if own or each.category is not FarNote]
+        notes = [*data_notes(self.predictor.units, known.tasks if known else (), queries.tasks, columns), *told[:1]]
         rows, _ = with_predictions(frame, found)
         name = self.place / f"part-{part:0{len(str(self.parts - 1))}d}.parquet"
         write_whole(name, lambda path: rows.to_parquet(path, index=False))
         without = sum(each.name not in contexts for each in queries.tasks)
         left_out = queries.dropped + (known.dropped if known else 0)
-        return Answered(sum(map(len, found)), len(queries.tasks), without, left_out, note or "")
+        counts = sum(map(len, found)), len(queries.tasks), without, left_out, 1, int(bool(notes))
+        return Answered(*counts, "\n".join(notes))
 
 
 def _answers(worker: WorkerArguments, executor: str, address: str | None, cpus: int) -> Generator[Answered, None, None]:

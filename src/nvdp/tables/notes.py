@@ -3,7 +3,7 @@
 The same sentences are printed by ``nvdp fit`` and stand in its report.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from nvdp.data import dates
 from nvdp.data.tables import Columns, TableTask, TaskTable
 from nvdp.errors import counted
 from nvdp.tables.tasks import Arrays
-from nvdp.units import ContextUnits
+from nvdp.units import ContextUnits, Units
 
 WIDE, SKEW = 100, 3  # highest over lowest value, and upper over lower half of a range: a logarithm is proposed
 # Interquartile ranges from the median: of values, of numbers that often stand for none, of logarithms; values needed.
@@ -66,6 +66,26 @@ def _left_out(table: TaskTable, tasks: Sequence[Arrays], most_rows: int) -> Iter
             break
 
 
+def data_notes(
+    units: Units | ContextUnits, contexts: Sequence[TableTask], queries: Sequence[TableTask], columns: Columns
+) -> Iterator[str]:
+    """Sentences about contexts and queries that are unlike the data of training, or copies."""
+    yield from unit_notes(units, contexts, columns)
+    yield from copy_notes(contexts)
+    yield from far_notes(units, {"contexts": contexts, "rows to predict": queries}, columns)
+
+
+def far_notes(
+    units: Units | ContextUnits, groups: Mapping[str, Sequence[TableTask]], columns: Columns | None = None
+) -> Iterator[str]:
+    """A sentence about each group of tasks, by name, with points far from those of training."""
+    for name, tasks in groups.items():
+        if tasks:
+            y = np.concatenate([each.y for each in tasks]) if tasks[0].y.shape[1] else None
+            if note := units.far(np.concatenate([each.x for each in tasks]), y, columns):
+                yield f"{name}: {note}"
+
+
 def copy_notes(contexts: Sequence[TableTask]) -> Iterator[str]:
     """A sentence about contexts whose rows are copies of each other, which make a prediction too sure."""
     if copies := _copies([(task.x, task.y) for task in contexts]):
@@ -100,7 +120,7 @@ def _about_columns(table: TaskTable, tasks: Sequence[Arrays], columns: Columns) 
             yield f"column '{name}' has another word in each task; a new task with a new word cannot be predicted"
 
 
-def unit_notes(units: Any, contexts: Sequence[TableTask], columns: Columns) -> Iterator[str]:
+def unit_notes(units: Units | ContextUnits, contexts: Sequence[TableTask], columns: Columns) -> Iterator[str]:
     """Sentences about contexts that are much smaller than the fitted table, as if they had another unit.
 
     Larger ones are outside its inputs, or far from its outputs: `nvdp.units.Units.far` tells.

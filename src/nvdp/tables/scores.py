@@ -184,9 +184,12 @@ def verdict(
 def _lowest_error(scores: Ranked) -> str:
     (ours, own), *others = scores.items()
     name, best = min(others, key=lambda item: item[1]["RMSE"])
+    lowest, reached = f"{best['RMSE']:.4g}", f"{own['RMSE']:.4g}"
+    if lowest == reached:
+        return f"{ours} and {name} have the same RMSE ({reached})"
     if best["RMSE"] < own["RMSE"]:
-        return f"{name} has a lower RMSE ({best['RMSE']:.4g} against {own['RMSE']:.4g})"
-    return f"{ours} has the lowest RMSE ({own['RMSE']:.4g})"
+        return f"{name} has a lower RMSE ({lowest} against {reached})"
+    return f"{ours} has the lowest RMSE ({reached})"
 
 
 def _summaries(scores: CaseScores) -> dict[str, dict[str, float]]:
