@@ -3,7 +3,8 @@
     python benchmarks/start.py --json results/bench/start.json
 
 Each line is a process of its own, in turns, after one round that is not measured. The demo is that of `make demo`
-without its installation; --without-demo leaves it out and keeps what the file has.
+without its installation; --without-demo leaves it out and keeps what the file has. Each row has its commit and
+processor; all have one thread.
 """
 
 import argparse
@@ -97,15 +98,15 @@ def main() -> None:
     parser.add_argument("--without-demo", action="store_true")
     parser.add_argument("--json", type=Path, help="the file to write")
     options = parser.parse_args()
-    about = {"suite": "start", "commit": source_commit() or nvdp.__version__, "machine": machine(False)}
-    rows = starts(options.rounds)
+    own = {"commit": source_commit() or nvdp.__version__, "processor": machine(False)["processor"]}
+    rows = [row | own for row in starts(options.rounds)]
     if not options.without_demo:
-        rows.append(demo())
+        rows.append(demo() | own)
     elif options.json and options.json.exists():
         rows += [row for row in json.loads(options.json.read_text())["rows"] if row["what"] == "demo"]
     print(json.dumps(rows, indent=1))
     if options.json:
-        write_text(options.json, json.dumps(about | {"rows": rows}, indent=1) + "\n")
+        write_text(options.json, json.dumps({"suite": "start", "rows": rows}, indent=1) + "\n")
         print(f"wrote {options.json}")
 
 

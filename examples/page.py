@@ -229,7 +229,7 @@ def demo() -> str:
     attainable = " / ".join(f"{row['attainable'][name]:.2f}" for name in names)
     printed = paper_numbers()["table1"]["learned variance"]["nvdp"]
     paper = " / ".join(f"{printed[name][0]:.2f}" for name in names)
-    took = f"{row['processor_seconds']:.0f} seconds of one core ({found['machine']['processor']})"
+    took = f"{row['processor_seconds']:.0f} seconds of one core ({row['processor']})"
     sampled = ""
     if OF_FUNCTIONS in row:
         sampled = " / ".join(f"{row[OF_FUNCTIONS][name]:.2f}" for name in names)

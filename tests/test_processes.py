@@ -19,8 +19,20 @@ def test_every_call_has_its_result_and_an_error_of_one_is_raised_here():
 
 
 def test_a_killed_process_is_one_line_and_the_others_end():
-    with pytest.raises(InputError, match="a process was killed, perhaps for lack of memory; fewer --jobs need less"):
+    with pytest.raises(
+        InputError, match="a process ended unexpectedly, perhaps for lack of memory; fewer --jobs need less"
+    ):
         list(in_processes(os._exit, [(9,), (9,)], 2))
+    assert multiprocessing.active_children() == []
+
+
+def test_ending_one_group_of_processes_leaves_another_alone():
+    with closing(in_processes(time.sleep, [(0,), (600,)], 2)) as first:
+        next(first)
+        later = in_processes(divmod, [(7, 2), (9, 4), (5, 5)], 1)
+        assert next(later) == (3, 1)
+        first.close()
+        assert sorted(later) == [(1, 0), (2, 1)]
     assert multiprocessing.active_children() == []
 
 

@@ -40,6 +40,10 @@ class NameNote(Note):
     """A note about how a name is understood."""
 
 
+class NothingLeftError(InputError):
+    """Each row of a table lacks a value that is needed."""
+
+
 class FarNote(Note):
     """A context or a query is unlike the data that a model has learned from."""
 

@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -30,25 +31,37 @@ def in_processes(work: Callable[..., T], calls: Sequence[tuple[Any, ...]], proce
         What each call returns, as soon as it is done.
 
     Raises:
-        InputError: If a process was killed.
+        InputError: If a process ended before its call was done.
     """
     spawn, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     start = _prepare, (torch.get_num_threads(), os.getpid())
     with terminated_as_exit(), ProcessPoolExecutor(processes, spawn, *start) as pool:
+        with _without_interrupt():  # which new processes inherit: Ctrl-C reaches this one, which ends them
+            results = [pool.submit(work, *each) for each in calls]
+        own = set(multiprocessing.active_children()) - others
         try:
-            for done in as_completed([pool.submit(work, *each) for each in calls]):
+            for done in as_completed(results):
                 yield done.result()
         except BaseException as error:  # Ctrl-C and SIGTERM too
-            for process in set(multiprocessing.active_children()) - others:
+            for process in own:
                 process.terminate()
             if isinstance(error, BrokenProcessPool):
-                said = "a process was killed, perhaps for lack of memory; fewer --jobs need less"
+                said = "a process ended unexpectedly, perhaps for lack of memory; fewer --jobs need less"
                 raise InputError(said) from None
             raise
 
 
+@contextmanager
+def _without_interrupt() -> Iterator[None]:
+    """While active, Ctrl-C waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare(threads: int, parent: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends its processes
     end_with(parent)
     keep_freed_memory()
     use_threads(threads)

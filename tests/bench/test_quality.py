@@ -16,10 +16,14 @@ from nvdp.bench.draw import draw
 from nvdp.bench.files import only_writer
 from nvdp.bench.quality import RECIPES, SECONDS, quality_rows
 from nvdp.bench.report import other_machines
+from nvdp.bench.timing import machine
 from nvdp.errors import InputError
 from nvdp.experiments.entries import checked
 from nvdp.experiments.schemas import BENCH
 from nvdp.training.presets import preset_config
+
+ROW = {"model": "cnp", "recipe": "quick", "budget": 1.0, "seconds": 1.0, "steps": 7}
+ROW |= dict.fromkeys(("LL", "LL_expected_log", "ceiling_LL", "attainable_LL"), 0.5)
 
 
 def test_quality_rows_follow_both_recipes_and_keep_what_is_done(tmp_path, contract):
@@ -90,12 +94,12 @@ def test_a_file_of_rows_can_be_resumed_or_replaced(tmp_path):
     said = refusal("bench", "--suite", "quality", "--quick", "--json", kept)
     assert "q.json exists; add --resume to keep its rows and go on, or --force to replace it" in said
     said = refusal("bench", "--suite", "quality", "--quick", "--json", other, "--resume")
-    assert "step.json is no file of nvdp bench --suite quality" in said
+    assert 'step.json: entry \'suite\' is "step"; expected "quality"' in said
 
 
 def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_path):
     file = tmp_path / "q.json"
-    row, seen = {"model": "cnp", "recipe": "quick", "budget": 1.0, "seconds": 1.0, "LL": 0.5, "steps": 7}, []
+    row, seen = ROW, []
 
     def interrupted(settings):
         seen.append(settings.done)
@@ -119,19 +123,20 @@ def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_pa
     elsewhere = json.loads(file.read_text())
     elsewhere["machine"]["processor"] = "another"
     file.write_text(json.dumps(elsewhere))
-    assert "was measured on 'another'" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
-    for rows in ([1], [{"model": "cnp"}], None):
+    resume = ("bench", "--suite", "quality", "--json", file, "--resume")
+    assert "was measured with processor 'another'" in refusal(*resume)
+    for rows in ([1], [{"model": "cnp"}], None, [row | {"LL": None}], [row | {"budget": "a"}]):
         file.write_text(json.dumps(elsewhere | {"rows": rows}))
-        assert "or a damaged one" in refusal("bench", "--suite", "quality", "--json", file, "--resume")
+        assert "q.json" in refusal(*resume)
+    file.write_text(json.dumps(elsewhere | {"machine": machine(False) | {"threads": 1}, "rows": [row, row]}))
+    assert "q.json has two rows of cnp, quick, 1 s" in refusal(*resume)
+    assert "was measured with threads '1', here it is '2'" in refusal(*resume, "--threads", 2)
 
 
 def test_a_second_call_on_a_file_in_use_ends_and_no_row_is_lost(monkeypatch, tmp_path):
     file, said = tmp_path / "q.json", []
     arguments = ("bench", "--suite", "quality", "--quick", "--json", str(file))
-    rows = [
-        {"model": name, "recipe": "quick", "budget": 1.0, "seconds": 1.0, "LL": 0.5, "steps": 7}
-        for name in ("cnp", "np", "nvdp")
-    ]
+    rows = [ROW | {"model": name} for name in ("cnp", "np", "nvdp")]
 
     def measured(settings):
         """Adds two rows; the command is started again before and after each is saved."""

@@ -112,6 +112,7 @@ def _adapt(rows: list[dict[str, Any]], path: Path) -> list[Path]:
     _bars(quality, single, METHODS, "ll")
     quality.axhline(0, color="black", linewidth=0.6)
     quality.set_yscale("symlog", linthresh=1)
+    quality.set_yticks([-5, -2, -1, 0, 0.5, 1, 2])
     quality.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     quality.set_ylabel("log-likelihood per target\n(logarithmic beyond ±1)", fontsize=FONT_SIZE)
     for axes, group in ((times, rows), (quality, single)):

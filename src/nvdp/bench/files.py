@@ -1,6 +1,5 @@
 """The JSON file of a suite: one process at a time writes it, and a later one goes on with its rows."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +8,9 @@ from typing import IO, Any
 
 from nvdp.bench.timing import machine
 from nvdp.errors import InputError
+from nvdp.experiments.entries import read_entries
+from nvdp.experiments.schemas import BENCH
 from nvdp.system import locked
-
-ROW = {"model", "recipe", "budget", "seconds", "steps", "LL"}  # of suite quality
 
 
 @contextmanager
@@ -50,28 +49,28 @@ def _is_locked(file: IO[str], path: Path) -> bool:
         return False
 
 
-def earlier_rows(path: Path) -> list[dict[str, Any]]:
+def earlier_rows(path: Path, threads: int) -> list[dict[str, Any]]:
     """Rows of the suite quality that were measured before.
 
     Args:
         path: Of ``nvdp bench --suite quality --json``.
+        threads: Of PyTorch, for the rows that are to be added.
 
     Returns:
         Its rows.
 
     Raises:
-        InputError: If the file is damaged, of another suite or of another processor.
+        InputError: If the file is damaged, of another suite, or measured otherwise.
     """
-    try:
-        result = json.loads(path.read_text())
-    except (ValueError, RecursionError):
-        result = None
-    rows = result.get("rows") if isinstance(result, dict) and result.get("suite") == "quality" else None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and row.keys() >= ROW for row in rows):
-        raise InputError(f"{path} is no file of nvdp bench --suite quality, or a damaged one; --resume needs one")
-    if not isinstance(on := result.get("machine"), dict):
-        raise InputError(f"{path} does not say on which machine it was measured; choose another file")
-    measured, here = on.get("processor"), machine(False)["processor"]
-    if measured != here:
-        raise InputError(f"{path} was measured on '{measured}', this is '{here}'; choose another file")
+    result = read_entries(path, BENCH["quality"], "suite", "machine", "rows")
+    rows: list[dict[str, Any]] = [dict(row) for row in result["rows"]]
+    on = result["machine"]
+    here = machine(False) | {"threads": threads}
+    for name in ("processor", "threads", "torch"):
+        if on.get(name) != here[name]:
+            was, now = on.get(name), here[name]
+            raise InputError(f"{path} was measured with {name} '{was}', here it is '{now}'; choose another file")
+    keys = [(row["model"], row["recipe"], row["budget"]) for row in rows]
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise InputError(f"{path} has two rows of {twice[0][0]}, {twice[0][1]}, {twice[0][2]:g} s; leave one out")
     return rows

@@ -91,7 +91,8 @@ def speed_page(folder: Path, figures: Path) -> str | None:
                 earlier = read_json(before, "suite", "machine", "rows")
                 result["rows"] = quality.beside_earlier(result["rows"], earlier["rows"])
             sections.append("\n".join(_section(result, others)))
-    goals = [GOALS, goals_table(folder), ""] if sections else []
+    steps = [path for path in (folder / "step.json", *other_machines(folder, "step")) if path.exists()]
+    goals = [GOALS, goals_table(folder, steps), ""] if sections else []
     return "\n".join([INTRODUCTION, *goals, *sections]) if sections else None
 
 

@@ -161,6 +161,28 @@ def _processor() -> str:
         return platform.processor()
 
 
+def _importing(source: Path) -> dict[str, str]:
+    """Environment variables of a process that imports the package from a folder, whatever its working folder has."""
+    return {"PYTHONPATH": str(source.resolve()), "PYTHONSAFEPATH": "1"}
+
+
+def check_source(source: Path) -> None:
+    """Refuse a src folder from which a process would not import its own version of the package.
+
+    Args:
+        source: The src folder of another version.
+
+    Raises:
+        InputError: If the package cannot be imported from there.
+    """
+    command = [sys.executable, "-c", "import nvdp.bench.timing; print(nvdp.__file__)"]
+    found = subprocess.run(command, capture_output=True, text=True, env=os.environ | _importing(source))
+    place = Path(found.stdout.strip() or ".").resolve()
+    if found.returncode or not place.is_relative_to(source.resolve()):
+        reason = found.stderr.strip().splitlines()[-1] if found.returncode else f"a process imports {place}"
+        raise InputError(f"{source} is not the src folder of a version of nvdp: {reason}")
+
+
 class Worker:
     """Starts the process and sends it commands.
 
@@ -173,7 +195,7 @@ class Worker:
     def __init__(self, threads: int, keep_memory: bool, source: Path | None = None) -> None:
         environment = os.environ | {"NVDP_KEEP_MEMORY": "1" if keep_memory else "0"}
         if source is not None:
-            environment["PYTHONPATH"] = str(source)
+            environment |= _importing(source)
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from nvdp.bench.timing import answer_commands; answer_commands()", str(threads)],
             stdin=subprocess.PIPE,

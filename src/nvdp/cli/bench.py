@@ -63,11 +63,14 @@ def bench(
     from nvdp.bench.files import earlier_rows, only_writer
     from nvdp.bench.suites import SUITES
     from nvdp.bench.terminal import table
+    from nvdp.bench.timing import check_source
     from nvdp.plots import figure_paths
     from nvdp.system import check_outputs, write_text
 
-    if before is not None and not (before / "nvdp").is_dir():
-        raise InputError(f"{before} has no folder nvdp; expected the src folder of an earlier version")
+    if before is not None:
+        if suite != "step":
+            raise InputError(f"--before is for --suite step, not {suite}")
+        check_source(before)
     if seconds is not None and not math.isfinite(seconds):
         raise InputError(f"--seconds is {seconds}; expected a finite number")
     if resume and (suite != "quality" or json_file is None):
@@ -87,7 +90,7 @@ def bench(
         if suite == "quality" and json_file is not None and json_file.is_file() and not (force or resume):
             raise InputError(f"{json_file} exists; add --resume to keep its rows and go on, or --force to replace it")
         check_outputs([json_file] if json_file else [], force=force or resume)
-        rows = earlier_rows(json_file) if resume and json_file and json_file.exists() else []
+        rows = earlier_rows(json_file, threads) if resume and json_file and json_file.exists() else []
 
         def save(measured: list[dict[str, Any]]) -> None:
             rows[:] = measured

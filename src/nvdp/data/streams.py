@@ -4,6 +4,8 @@ The tasks whose names have the smallest hashes are kept, so that memory is bound
 the order of the files.
 """
 
+import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ MOST_TASKS = 20_000
 MOST_POINTS = 400  # of one task: what scoring a task uses at most
 MOST_ROWS = 1_000_000  # held while reading
 BATCH_ROWS = 131_072
+NAMELESS = re.compile(r"__index_level_\d+__")  # an index of pandas without a name
+HIDDEN = "._"  # files that are being written, and notes of other programs
 LARGEST_HASH = 2**64 - 1
 
 
@@ -102,7 +106,7 @@ def first_rows(folder: Path, columns: Columns) -> "pd.DataFrame":
     import pandas as pd
 
     wanted = _wanted(folder, columns)
-    batches = (batch.to_pandas() for batch in batches_of_folder(folder, wanted) if batch.num_rows)
+    batches = (batch.to_pandas() for batch in batches_of_folder(folder, wanted))
     return next(batches, pd.DataFrame(columns=wanted))
 
 
@@ -124,22 +128,32 @@ def batches_of_folder(folder: Path, names: Sequence[str] | None, needed: Iterabl
         needed: Columns that each file must have besides.
     """
     with _arrow_errors(folder):
+        import pyarrow as pa
+
         table = _dataset(folder)
         for part in table.get_fragments():  # a column that a file lacks would be read as empty cells
             there = part.physical_schema.names
             for name in (*(names or ()), *needed):
                 if name not in there:
                     raise InputError(f"{part.path}: {unknown_name('column', name, there)}")
+        for name in (*(names or ()), *needed):
+            if pa.types.is_nested(kind := table.schema.field(name).type):
+                raise InputError(f"{folder}: column '{name}' holds {kind}; expected numbers, dates or words")
+        if names is None:
+            names = [name for name in table.schema.names if not NAMELESS.fullmatch(name)]
         batches = table.to_batches(
             columns=names, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
         )
-        yield from batches
+        yield from (batch for batch in batches if batch.num_rows)
 
 
 def parquet_rows(folder: Path) -> int:
-    """How many rows the Parquet files of a folder have; their contents are not read."""
+    """How many rows the Parquet files of a folder have, at least one; their contents are not read."""
     with _arrow_errors(folder):
-        return int(_dataset(folder).count_rows())
+        rows = int(_dataset(folder).count_rows())
+    if not rows:
+        raise InputError(f"{folder} has 0 rows in its Parquet files; expected at least one")
+    return rows
 
 
 @contextmanager
@@ -158,11 +172,27 @@ def _dataset(folder: Path) -> Any:
     import pyarrow as pa
     from pyarrow import dataset
 
-    files = sorted(str(path) for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
+    files = sorted(_files(folder))
     if not files:
         raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
     schemas = [part.physical_schema for part in dataset.dataset(files, format="parquet").get_fragments()]
-    return dataset.dataset(files, pa.unify_schemas(schemas, promote_options="permissive"), format="parquet")
+    schema = pa.unify_schemas(schemas, promote_options="permissive")
+    return dataset.dataset(files, schema.remove_metadata(), format="parquet")  # an index of pandas is a column
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """All Parquet files below a folder, through links too; names that begin with . or _ are no data."""
+    seen = set()
+    for place, folders, files in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        folders[:] = [] if real in seen else [name for name in folders if name[0] not in HIDDEN]
+        if real not in seen:
+            yield from (os.path.join(place, name) for name in files if _is_data(name))
+        seen.add(real)
+
+
+def _is_data(name: str) -> bool:
+    return name[0] not in HIDDEN and Path(name).suffix.lower() in SUFFIXES
 
 
 def task_hashes(cells: Any) -> UInt64[np.ndarray, " row"]:

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from nvdp.data import dates
 from nvdp.data.dates import EMPTY
 from nvdp.data.table_files import DOTTED, LINE, read_frame
-from nvdp.errors import InputError, unknown_name
+from nvdp.errors import InputError, NothingLeftError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,7 +174,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
         named = zip((*columns.x, *columns.y), np.concatenate([x[:, : len(columns.x)], y], 1).T, strict=True)
         empty = next((name for name, values in named if np.isnan(values).all()), None)
         what = f"each of its {len(frame)} rows has an empty cell" if empty is None else f"column '{empty}' is empty"
-        raise InputError(f"{origin}: {what}; nothing is left")
+        raise NothingLeftError(f"{origin}: {what}; nothing is left")
     codes, found = pd.factorize(names.to_numpy()[places])
     order = np.argsort(codes, kind="stable")
     parts = np.split(places[order], np.flatnonzero(np.diff(codes[order])) + 1)

@@ -27,6 +27,7 @@ def _is_whole(value: Any) -> bool:
 NUMBER = Value("a number", _is_number)
 STDERR = Value("a number; null is that of one task, which has no standard error: score more", _is_number)
 SECONDS = Value("a number of at least 0", lambda value: _is_number(value) and value >= 0)
+POSITIVE = Value("a number above 0", lambda value: _is_number(value) and value > 0)
 COUNT = Value("a whole number of at least 0", lambda value: _is_whole(value) and value >= 0)
 ONE_OR_MORE = Value("a whole number of at least 1", lambda value: _is_whole(value) and value >= 1)
 TEXT = Value("a text", lambda value: isinstance(value, str))
@@ -169,10 +170,22 @@ def _bench(suite: str, needs: dict[str, Any]) -> dict[str, Schema]:
     }
 
 
+PEER: dict[str, Schema] = {"seconds": POSITIVE, "models": Each(Each(NUMBER, needs=dict.fromkeys(("PLL",), NUMBER)), 1)}
+START: dict[str, Schema] = {
+    "rows": Items(
+        {
+            "what": TEXT,
+            **dict.fromkeys(("seconds", "processor_seconds"), POSITIVE),
+            "scores": Each(SCORES),
+            OF_FUNCTIONS: Each(NUMBER),
+        },
+        1,
+    )
+}
 EARLIER_QUALITY = "quality-before.json"  # rows of the suite quality by an earlier version
 BENCH = {
     "step": _bench(
-        "step", dict.fromkeys(("tasks", "points"), COUNT) | dict.fromkeys(("floor_ms", "ours_over_floor"), NUMBER)
+        "step", dict.fromkeys(("tasks", "points"), COUNT) | dict.fromkeys(("floor_ms", "ours_over_floor"), POSITIVE)
     ),
     "adapt": _bench("adapt", {"tasks": COUNT, "context": COUNT, "mean_weights_ms": NUMBER}),
     "fewshot": _bench("fewshot", {}),

@@ -9,7 +9,7 @@ import math
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nvdp.cluster import connected
-from nvdp.data.streams import batches_of_folder, parquet_rows, task_hashes
-from nvdp.data.tables import Columns
-from nvdp.errors import FarNote, InputError
+from nvdp.data.streams import batches_of_folder, first_rows, parquet_rows, task_hashes
+from nvdp.data.tables import Columns, TaskTable
+from nvdp.errors import FarNote, InputError, NothingLeftError
 from nvdp.loading import load
 from nvdp.processes import in_processes
 from nvdp.system import new_folder, terminated_as_exit, write_whole
 from nvdp.tables.notes import data_notes
-from nvdp.tables.predict import contexts_of, predictions, queries_of, with_predictions
+from nvdp.tables.predict import contexts_of, no_predictions, predictions, queries_of, with_predictions
 from nvdp.units import ContextUnits
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 PART_ROWS, MOST_PARTS = 25_000, 1_000  # of contexts and queries together; files that are open at once
 Shown = Callable[[int, int], None]  # is told how many parts of how many are done
-WorkerArguments = tuple["Question", str, str, int]  # of `_Worker`
 
 
 @dataclass(frozen=True)
@@ -43,6 +42,18 @@ class Question:
     model: str  # a pretrained name, or a folder
     columns: Columns
     samples: int = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """What workers share."""
+
+    question: Question
+    context: str  # the folders, for errors
+    at: str
+    scratch: str  # where the rows are, sorted into parts
+    place: str  # where predictions go
+    parts: int
 
 
 @dataclass(frozen=True)
@@ -91,17 +102,25 @@ def predict_folder(
     columns = question.columns
     if columns.task is None:
         raise InputError(f"{context} is a folder of many tasks; name their column with --task")
-    inputs = [columns.task, *columns.x]
+    for folder in (context, at):
+        if out.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{out} is inside {folder}, whose files are read; choose another --out")
+    if columns.dates is None and not columns.given:  # of a pretrained model: the contexts say which inputs are dates
+        columns = columns.learned(first_rows(context, columns), str(context))
+        question = replace(question, columns=columns)
+    inputs = [str(columns.task), *columns.x]
     parts = min(MOST_PARTS, max(1, math.ceil((parquet_rows(context) + parquet_rows(at)) / PART_ROWS)))
     with terminated_as_exit(), new_folder(out) as place, TemporaryDirectory(dir=place, prefix="parts-") as scratch:
-        _sorted_into(parts, context, columns.task, Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
-        _sorted_into(parts, at, columns.task, Path(scratch) / "at", None, inputs)
-        worker = (question, scratch, str(place), parts)
+        _sorted_into(parts, context, inputs[0], Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
+        _sorted_into(parts, at, inputs[0], Path(scratch) / "at", None, inputs)
+        job = Job(question, str(context), str(at), scratch, str(place), parts)
         total = Answered()
-        with closing(_answers(worker, executor, address, cpus)) as answers:
+        with closing(_answers(job, executor, address, cpus)) as answers:
             for number, each in enumerate(answers, 1):
                 total += each
                 shown(number, parts)
+        if not total.rows:
+            raise InputError(f"{at}: each of its rows has an empty cell; nothing is left")
     return total
 
 
@@ -141,9 +160,8 @@ def _frame(table: Any) -> "pd.DataFrame":
 class _Worker:
     """A loaded model that predicts parts."""
 
-    def __init__(self, question: Question, scratch: str, place: str, parts: int) -> None:
-        self.question, self.scratch, self.place, self.parts = question, Path(scratch), Path(place), parts
-        self.predictor = load(question.model)
+    def __init__(self, job: Job) -> None:
+        self.job, self.predictor = job, load(job.question.model)
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         """As Ray Data asks: a batch of parts."""
@@ -157,56 +175,69 @@ class _Worker:
         """Predict the tasks of a part and write them; the file of a part appears whole."""
         from pyarrow.parquet import read_table
 
-        given, asked = (self.scratch / kind / f"{part}.parquet" for kind in ("context", "at"))
+        job, columns, scratch = self.job, self.job.question.columns, Path(self.job.scratch)
+        given, asked = (scratch / kind / f"{part}.parquet" for kind in ("context", "at"))
         if not asked.exists():
             return Answered()
-        frame, columns = _frame(read_table(asked)), self.question.columns
-        known = contexts_of(self.predictor, columns, _frame(read_table(given)), "context") if given.exists() else None
-        contexts = {} if known is None else {each.name: each for each in known.tasks}
-        queries = queries_of(self.predictor, columns, frame, contexts, "at")
+        known, frame = TaskTable((), 0, 0), _frame(read_table(asked))
+        if given.exists():
+            rows_given = _frame(read_table(given))
+            where = f"{job.context} (part {part} of its rows)"
+            known = _whole_rows(rows_given, lambda: contexts_of(self.predictor, columns, rows_given, where))
+        contexts = {each.name: each for each in known.tasks}
+        where_asked = f"{job.at} (part {part} of its rows)"
+        queries = _whole_rows(frame, lambda: queries_of(self.predictor, columns, frame, contexts, where_asked))
         with warnings.catch_warnings(record=True, action="always", category=FarNote) as warned:
-            found = predictions(self.predictor, contexts, queries.tasks, columns.y, self.question.samples)
+            found = predictions(self.predictor, contexts, queries.tasks, columns.y, job.question.samples)
         own = isinstance(self.predictor.units, ContextUnits)  # each context has units of its own, and a note of its own
         told = [str(each.message) for each in warned if own or each.category is not FarNote]
-        notes = [*data_notes(self.predictor.units, known.tasks if known else (), queries.tasks, columns), *told[:1]]
-        rows, _ = with_predictions(frame, found)
-        name = self.place / f"part-{part:0{len(str(self.parts - 1))}d}.parquet"
+        notes = [*data_notes(self.predictor.units, known.tasks, queries.tasks, columns), *told[:1]]
+        rows, renamed = with_predictions(frame, found or [no_predictions(columns.y, self.predictor.widths.y)])
+        notes += [renamed] if renamed else []
+        name = Path(job.place) / f"part-{part:0{len(str(job.parts - 1))}d}.parquet"
         write_whole(name, lambda path: rows.to_parquet(path, index=False))
         without = sum(each.name not in contexts for each in queries.tasks)
-        left_out = queries.dropped + (known.dropped if known else 0)
-        counts = sum(map(len, found)), len(queries.tasks), without, left_out, 1, int(bool(notes))
-        return Answered(*counts, "\n".join(notes))
+        counts = without, queries.dropped + known.dropped, 1, int(bool(notes))
+        return Answered(sum(map(len, found)), len(queries.tasks), *counts, "\n".join(notes))
 
 
-def _answers(worker: WorkerArguments, executor: str, address: str | None, cpus: int) -> Generator[Answered, None, None]:
+def _whole_rows(frame: "pd.DataFrame", read: Callable[[], TaskTable]) -> TaskTable:
+    """The tasks of a part, which may have no whole row: another part may."""
+    try:
+        return read()
+    except NothingLeftError:
+        return TaskTable((), len(frame), len(frame))
+
+
+def _answers(job: Job, executor: str, address: str | None, cpus: int) -> Generator[Answered, None, None]:
     """The counts of each part, as it is done."""
-    parts = worker[-1]
     if executor == "ray":
-        yield from _on_ray(worker, address, cpus)
-    elif min(cpus, parts) > 1:
-        yield from in_processes(_predict_part, [(worker, part) for part in range(parts)], min(cpus, parts))
+        yield from _on_ray(job, address, cpus)
+    elif min(cpus, job.parts) > 1:
+        yield from in_processes(_predict_part, [(job, part) for part in range(job.parts)], min(cpus, job.parts))
     else:
-        yield from map(_Worker(*worker).predict, range(parts))
+        yield from map(_Worker(job).predict, range(job.parts))
 
 
-def _predict_part(worker: WorkerArguments, part: int) -> Answered:
-    return _worker(worker).predict(part)
+def _predict_part(job: Job, part: int) -> Answered:
+    return _worker(job).predict(part)
 
 
 @cache
-def _worker(worker: WorkerArguments) -> _Worker:
+def _worker(job: Job) -> _Worker:
     """One for each process, so that a model is loaded once."""
-    return _Worker(*worker)
+    return _Worker(job)
 
 
-def _on_ray(worker: WorkerArguments, address: str | None, cpus: int) -> Iterator[Answered]:
+def _on_ray(job: Job, address: str | None, cpus: int) -> Iterator[Answered]:
     with connected(address, cpus) as ray:
-        parts = worker[-1]
-        workers = max(1, min(parts, int(ray.cluster_resources().get("CPU", 1))))
+        workers = max(1, min(job.parts, int(ray.cluster_resources().get("CPU", 1))))
         ray.data.DataContext.get_current().enable_progress_bars = False
-        numbers = ray.data.range(parts, override_num_blocks=parts).materialize()  # so that all CPUs are free to predict
+        numbers = ray.data.range(
+            job.parts, override_num_blocks=job.parts
+        ).materialize()  # so that all CPUs are free to predict
         done = numbers.map_batches(
-            _Worker, fn_constructor_args=worker, batch_size=1, num_cpus=1, concurrency=(1, workers)
+            _Worker, fn_constructor_args=(job,), batch_size=1, num_cpus=1, concurrency=(1, workers)
         )
         for row in done.iter_rows():
             yield Answered(**row)

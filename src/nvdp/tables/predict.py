@@ -191,13 +191,25 @@ def _posterior(predictor: Predictor, context: TableTask | None, query: TableTask
 
 
 def _columns(prediction: Any, outputs: Sequence[str]) -> dict[str, Any]:
-    """Columns of numbers by name; with several outputs the name of the output comes first."""
-    numbers = {"mean": prediction.mean, "std": prediction.std}
-    numbers |= {name: prediction.quantile(level) for name, level in QUANTILES.items()}
-    width = prediction.mean.shape[-1]
+    """Columns of numbers by name."""
+    numbers = [prediction.mean, prediction.std, *(prediction.quantile(level) for level in QUANTILES.values())]
+    names = _names(outputs, prediction.mean.shape[-1])
+    return {name: numbers[kind][..., place] for (place, kind), name in names.items()}
+
+
+def _names(outputs: Sequence[str], width: int) -> dict[tuple[int, int], str]:
+    """The name of each column by the places of its output and kind; of several outputs their name comes first."""
     names = list(outputs) if len(outputs) == width else [f"y{index + 1}" for index in range(width)]
     prefix = [""] if width == 1 else [f"{name}_" for name in names]
-    return {prefix[i] + kind: values[..., i] for i in range(width) for kind, values in numbers.items()}
+    kinds = ("mean", "std", *QUANTILES)
+    return {(place, i): prefix[place] + kind for place in range(width) for i, kind in enumerate(kinds)}
+
+
+def no_predictions(outputs: Sequence[str], width: int) -> "pd.DataFrame":
+    """The columns of predictions, for rows of which none can be predicted."""
+    import pandas as pd
+
+    return pd.DataFrame({name: np.empty(0) for name in _names(outputs, width).values()})
 
 
 def _check_predicted(numbers: np.ndarray, task: TableTask) -> None:
