@@ -112,7 +112,7 @@ def _start(path: Path) -> Iterator[Goal]:
         yield Goal(f"seconds of `{name}`{UNTIL.get(name, '')}", f"≤ {most:g}", shown, met, START_COMMAND)
     ours, alone = (seconds.get(name) for name in ("import nvdp, with torch", "import torch"))
     ratio = ours / alone if ours and alone else None
-    shown, met = ("–", None) if ratio is None else (f"{ratio:.2f} ×", ratio <= MOST_IMPORT)
+    shown, met = ("–", None) if ratio is None else (f"{ratio:.2f} ×", round(ratio, 2) <= MOST_IMPORT)
     what = "`import nvdp` with the first name used / `import torch`"
     yield Goal(what, f"≤ {MOST_IMPORT} ×", shown, met, START_COMMAND)
 
