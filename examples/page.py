@@ -215,7 +215,7 @@ def in_turn() -> str:
     return "\n".join([*lines, "", f"*{about}; `python benchmarks/in_turn.py`.*"])
 
 
-WHOLE_FUNCTIONS = "docs/findings.md#posterior-collapse-what-the-dropout-rates-carry"
+WHY = "docs/findings.md#posterior-collapse-what-the-dropout-rates-carry"
 
 
 def demo() -> str:
@@ -230,17 +230,15 @@ def demo() -> str:
     printed = paper_numbers()["table1"]["learned variance"]["nvdp"]
     paper = " / ".join(f"{printed[name][0]:.2f}" for name in names)
     took = f"{row['processor_seconds']:.0f} seconds of one core ({row['processor']})"
-    sampled = ""
+    lines = [
+        f"The demo's training took {took}. On {row['tasks']:,} tasks its",
+        f"LL / RLL / PLL is {ours} by E log, with the last layer in closed form; the paper's NVDP has {paper},",
+        f"attainable are {attainable}. (`python benchmarks/start.py`)",
+    ]
     if OF_FUNCTIONS in row:
-        sampled = " / ".join(f"{row[OF_FUNCTIONS][name]:.2f}" for name in names)
-        sampled = (
-            f"With whole functions sampled, as in the paper,\nit is {sampled} ([what that means]({WHOLE_FUNCTIONS})). "
-        )
-    return (
-        f"The demo's training took {took}. On {row['tasks']:,} tasks its\nLL / RLL / PLL is {ours} by E log, with the "
-        f"last layer in closed form; the paper's NVDP has {paper},\nattainable are {attainable}. {sampled}"
-        "(`python benchmarks/start.py`)"
-    )
+        sampled = " / ".join(f"{row[OF_FUNCTIONS][name]:.2f}" for name in names).replace("-", "−")
+        lines += [f"With whole functions sampled, as in the paper, it is {sampled}:", f"[what that means]({WHY})."]
+    return "\n".join(lines)
 
 
 def estimator() -> str:
