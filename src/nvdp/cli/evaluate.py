@@ -115,9 +115,9 @@ def evaluate(
         typer.echo("oracle: the exact GP that knows each task's kernel; attainable: one that must infer it.")
         if evaluation["task"] == "gp":
             typer.echo(_paper_line(oracle))
-    coverage = ", ".join(f"{value:.1%} in {level}" for level, value in evaluation["coverage"].items())
+    coverage = ", ".join(f"{value:.1%} (nominal {level})" for level, value in evaluation["coverage"].items())
     if oracle:
-        coverage += " (high where the smallest σ of the model exceeds the noise)"
+        coverage += ", high where the smallest σ of the model exceeds the noise"
     typer.echo(f"coverage of intervals: {coverage}; CRPS {evaluation['crps']:.4f}; RMSE {evaluation['rmse']:.4f}")
     rate = "" if evaluation["mean_rate"] is None else f"; mean dropout rate {evaluation['mean_rate']:.3f}"
     layers = "" if evaluation["rates"] is None else f" (by layer {', '.join(f'{r:.2f}' for r in evaluation['rates'])})"

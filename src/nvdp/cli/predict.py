@@ -65,7 +65,7 @@ def predict(
     """Predict new tasks from a few rows of each; no training, several tasks may be in one file.
 
     A fitted model knows its columns; for a pretrained one name them. Files without the task column are of one task.
-    Files that exist are replaced with --force only, inputs never.
+    Files that exist are replaced with --force only, inputs and folders never.
 
     --context and --at may both be folders of Parquet files with any number of tasks: memory is bounded. Every file
     needs the columns, that of tasks among them; a task may be spread over files, and folders in a folder are read too.
