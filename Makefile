@@ -7,8 +7,8 @@ DEMO   ?= demo
 .PHONY: help install demo test lint coverage mutants trust docs bench dist lock sbom audit clean
 
 help:
-	@echo "make install   the package and its tools into .venv; every other target does it first"
-	@echo "make demo      train an NVDP for two minutes, score it beside the exact GP and the paper, draw it"
+	@echo "make install   the package and its tools into .venv; demo, test and others do it first"
+	@echo "make demo      train an NVDP for about a minute, score it beside the exact GP and the paper, draw it"
 	@echo "make test      linter, type check and all tests"
 	@echo "make lint      linter and type check"
 	@echo "make coverage  all tests, with line coverage"

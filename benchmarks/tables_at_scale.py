@@ -100,6 +100,10 @@ def cases(text: str) -> list[tuple[int, int]]:
     return [(int(tasks), int(jobs)) for tasks, jobs in pairs]
 
 
+def _case(row: dict[str, Any]) -> tuple[Any, ...]:
+    return ("fit", row["table"]) if row["what"] == "fit" else ("predict", row["tasks"], row["jobs"])
+
+
 def main() -> None:
     """Measure, and keep what was measured before of the other part."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -110,9 +114,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="the file to write or to add to")
     options = parser.parse_args()
     before = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []
-    rows = [
-        row for row in before if row["what"] not in options.parts or row.get("table") in set(WHOLE) - {*options.tables}
-    ]
+    asked = {("fit", table) for table in options.tables} | {("predict", *case) for case in options.tasks}
+    rows = [row for row in before if row["what"] not in options.parts or _case(row) not in asked]
     own = {"commit": source_commit() or nvdp.__version__, "processor": machine(True)["processor"]}
     with TemporaryDirectory() as folder:
         place = Path(folder)

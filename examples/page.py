@@ -223,7 +223,7 @@ def demo() -> str:
     found = result("bench/start.json")
     rows = [row for row in (found or {"rows": []})["rows"] if row["what"] == "demo"]
     if found is None or not rows:
-        return "Made by `python benchmarks/start.py`."
+        return "Made by `python benchmarks/start.py --json results/bench/start.json`."
     (row,), names = rows, ("LL", "RLL", "PLL")
     ours = " / ".join(f"{row['scores'][name]['expected_log']:.2f}" for name in names)
     attainable = " / ".join(f"{row['attainable'][name]:.2f}" for name in names)
@@ -386,7 +386,7 @@ def at_scale() -> str:
     """Folders of many tasks: processor seconds and peak memory of nvdp predict."""
     rows = [row for row in (result("bench/tables_at_scale.json") or {"rows": []})["rows"] if row["what"] == "predict"]
     if not rows:
-        return "Made by `python benchmarks/tables_at_scale.py predict`."
+        return "Made by `python benchmarks/tables_at_scale.py predict --json results/bench/tables_at_scale.json`."
     lines = [
         "| tasks | processes | rows predicted | seconds | processor seconds | rows a second | peak memory of one |"
     ]
@@ -395,16 +395,17 @@ def at_scale() -> str:
         numbers = (row["tasks"], row["jobs"], row["rows"], row["seconds"], row["processor_seconds"])
         cells = [f"{each:,}" for each in (*numbers, round(row["rows"] / max(1, row["seconds"])))]
         lines.append(f"| {' | '.join(cells)} | {row['peak_mb']:,} MB |")
-    about = f"{measured_on(rows)}, model {rows[0]['model']}, {rows[0]['context']} context rows a task"
+    about = f"{measured_on(rows)}, commit {rows[0]['commit']}, model {rows[0]['model']}, "
+    about += f"{rows[0]['context']} context rows a task"
     command = "`python benchmarks/tables_at_scale.py predict`, for a short trial with `--tasks 2000x1,2000x2`"
-    return "\n".join([*lines, "", f"*{about}; sorting the rows into parts is one process's work; {command}.*"])
+    return "\n".join([*lines, "", f"*{about}; one process sorts the rows into parts; {command}.*"])
 
 
 def whole_tables() -> str:
     """Large tables whole: processor seconds and peak memory of nvdp fit."""
     rows = [row for row in (result("bench/tables_at_scale.json") or {"rows": []})["rows"] if row["what"] == "fit"]
     if not rows:
-        return "Made by `python benchmarks/tables_at_scale.py fit`."
+        return "Made by `python benchmarks/tables_at_scale.py fit --json results/bench/tables_at_scale.json`."
     lines = ["| table | tasks | rows | --minutes | processor seconds in all | peak memory | verdict |"]
     lines.append("|" + " --- |" * 7)
     for row in rows:

@@ -1,12 +1,14 @@
-"""The machine: instructions that a processor announces and cannot run."""
+"""The machine: folders that appear whole, and instructions that a processor announces and cannot run."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from nvdp.system import avoid_broken_amx
+from nvdp.errors import InputError
+from nvdp.system import avoid_broken_amx, new_folder
 
 ISA = "ONEDNN_MAX_CPU_ISA"
 DIES, WORKS = "import os, signal; os.kill(os.getpid(), signal.SIGILL)", "pass"
@@ -20,6 +22,17 @@ def announced(tmp_path, monkeypatch):
     path = tmp_path / "cpuinfo"
     path.write_text("flags : fpu avx512_bf16 amx_bf16 amx_tile amx_int8\n")
     return path
+
+
+def test_a_new_folder_takes_the_place_of_the_empty_one_that_a_link_leads_to(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    with new_folder(tmp_path / "link") as place:
+        (place / "file").touch()
+    assert (tmp_path / "link").is_symlink()
+    assert [path.name for path in (tmp_path / "real").iterdir()] == ["file"]
+    with pytest.raises(InputError, match="/proc is a mount point"), new_folder(Path("/proc")):
+        pass
 
 
 @pytest.mark.parametrize(("trial", "found"), [(DIES, "AVX512_CORE_FP16"), (WORKS, "DEFAULT")])

@@ -36,14 +36,15 @@ def in_processes(work: Callable[..., T], calls: Sequence[tuple[Any, ...]], proce
     spawn, others = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
     start = _prepare, (torch.get_num_threads(), os.getpid())
     with terminated_as_exit(), ProcessPoolExecutor(processes, spawn, *start) as pool:
-        with _without_interrupt():  # which new processes inherit: Ctrl-C reaches this one, which ends them
-            results = [pool.submit(work, *each) for each in calls]
-        own = set(multiprocessing.active_children()) - others
+        own: set[Any] = set()
         try:
+            with _ignored_by_children():
+                results = [pool.submit(work, *each) for each in calls]
+                own = set(multiprocessing.active_children()) - others
             for done in as_completed(results):
                 yield done.result()
         except BaseException as error:  # Ctrl-C and SIGTERM too
-            for process in own:
+            for process in own or set(multiprocessing.active_children()) - others:
                 process.terminate()
             if isinstance(error, BrokenProcessPool):
                 said = "a process ended unexpectedly, perhaps for lack of memory; fewer --jobs need less"
@@ -52,8 +53,11 @@ def in_processes(work: Callable[..., T], calls: Sequence[tuple[Any, ...]], proce
 
 
 @contextmanager
-def _without_interrupt() -> Iterator[None]:
-    """While active, Ctrl-C waits."""
+def _ignored_by_children() -> Iterator[None]:
+    """Processes that are started inside ignore Ctrl-C: it reaches this process, which ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -72,10 +72,10 @@ def new_folder(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --out needs a folder")
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} already holds a run, a fitted model or other files; choose another --out")
     if os.path.ismount(folder):
         raise InputError(f"{folder} is a mount point, which cannot be replaced; choose a folder in it")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} already holds a run, a fitted model or other files; choose another --out")
     place = folder.resolve()  # of a link, the folder it leads to
     for left in place.parent.glob(f".{place.name}.*.part"):
         if left.is_dir():

@@ -125,10 +125,17 @@ def test_an_interrupted_suite_says_what_is_saved_and_resumes(monkeypatch, tmp_pa
     file.write_text(json.dumps(elsewhere))
     resume = ("bench", "--suite", "quality", "--json", file, "--resume")
     assert "was measured with processor 'another'" in refusal(*resume)
-    for rows in ([1], [{"model": "cnp"}], None, [row | {"LL": None}], [row | {"budget": "a"}]):
-        file.write_text(json.dumps(elsewhere | {"rows": rows}))
-        assert "q.json" in refusal(*resume)
-    file.write_text(json.dumps(elsewhere | {"machine": machine(False) | {"threads": 1}, "rows": [row, row]}))
+    here = elsewhere | {"machine": machine(False) | {"threads": 1}}
+    for rows, entry in (
+        ([1], "'rows.0' is 1"),
+        ([{"model": "cnp"}], "no entry 'rows.0."),
+        (None, "'rows' is null"),
+        ([row | {"LL": None}], "'rows.0.LL' is null"),
+        ([row | {"budget": "a"}], "'rows.0.budget' is"),
+    ):
+        file.write_text(json.dumps(here | {"rows": rows}))
+        assert entry in refusal(*resume)
+    file.write_text(json.dumps(here | {"rows": [row, row]}))
     assert "q.json has two rows of cnp, quick, 1 s" in refusal(*resume)
     assert "was measured with threads '1', here it is '2'" in refusal(*resume, "--threads", 2)
 

@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+from command_line import refusal
 from torch.utils.flop_counter import FlopCounterMode
 
+import nvdp
 from nvdp.bench import step
 from nvdp.bench.cases import Case, floor_step, naive_model, naive_step, our_step, training_products
 from nvdp.bench.draw import draw
 from nvdp.bench.step import CASES, CELEBA, PAPERS, READERS
 from nvdp.bench.terminal import table
+from nvdp.bench.timing import check_source
 from nvdp.errors import InputError
 from nvdp.models.config import ModelConfig
 from nvdp.models.registry import build_model
@@ -20,6 +24,7 @@ from nvdp.randomness import standard_normal
 from nvdp.training.loop import TrainingStep
 
 REGRESSION = list(PAPERS)
+SOURCE = Path(nvdp.__file__).parents[1]
 
 
 @pytest.mark.parametrize("name", REGRESSION)
@@ -88,6 +93,19 @@ def test_the_recorded_floor_of_a_reading_model_has_the_products_of_its_step(name
         before = of_floor.get_total_flops()
         step()
     assert of_floor.get_total_flops() - before == of_step.get_total_flops() > 0
+
+
+def test_an_earlier_version_must_be_the_one_that_is_imported(tmp_path):
+    check_source(SOURCE)
+    package = tmp_path / "nvdp"
+    package.mkdir()
+    for folder in (tmp_path, SOURCE.parent):  # a folder without a package, and the one above
+        with pytest.raises(InputError, match="is not the src folder of a version of nvdp: a process imports"):
+            check_source(folder)
+    (package / "__init__.py").write_text("x = (")
+    with pytest.raises(InputError, match="is not the src folder of a version of nvdp: SyntaxError"):
+        check_source(tmp_path)
+    assert "--before is for --suite step" in refusal("bench", "--suite", "growth", "--before", SOURCE)
 
 
 def test_step_rows_keep_the_contract(step_result, contract):

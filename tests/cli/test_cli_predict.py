@@ -41,6 +41,20 @@ def test_parquet_is_read_as_csv_is(model, tmp_path):
     assert "\n" not in str(broken.exception)
 
 
+def test_predictions_have_the_format_that_their_name_says(model, tmp_path):
+    new = tmp_path / "new.parquet"
+    growth(3, seed=1).to_parquet(new)
+    arguments = ["predict", model, "--context", new, "--at", new, "--out"]
+    for name in ("p.csv", "p.parquet"):
+        assert run(*arguments, tmp_path / name).exit_code == 0
+    ours, theirs = pd.read_csv(tmp_path / "p.csv"), pd.read_parquet(tmp_path / "p.parquet")
+    assert list(ours) == list(theirs)
+    np.testing.assert_allclose(ours["mean"], theirs["mean"], rtol=1e-6)
+    refused = run(*arguments, tmp_path / "p.xlsx")
+    assert "predictions are written as CSV, or as Parquet" in str(refused.exception)
+    assert not (tmp_path / "p.xlsx").exists()
+
+
 def test_several_new_tasks_are_predicted_at_the_rows_that_are_asked_for(model, tmp_path):
     growth(3, seed=1).to_csv(tmp_path / "new.csv", index=False)
     (tmp_path / "at.csv").write_text("remark,tree,day\nx,1,5\ny,0,2\nz,9,3\n")

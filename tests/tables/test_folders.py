@@ -82,17 +82,21 @@ def test_several_processes_predict_the_same(tables, monkeypatch):
 
 
 def test_a_row_without_a_task_is_kept_and_changes_no_name(tables):
-    extra = pd.DataFrame({"tree": pd.array([None, 3], "Int64"), "day": [0.0, 0.5], "note": [None, "late"]})
-    (tables / "at" / "0.parquet").unlink()
-    extra.to_parquet(tables / "at" / "0.parquet")
-    for place in (1, 2):
-        file = tables / "at" / f"{place}.parquet"
-        pd.read_parquet(file).assign(note=None).astype({"note": "str"}).to_parquet(file)
-    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
-    found = pd.read_parquet(tables / "out")
-    assert (len(found), done.left_out) == (done.rows + 1, 1)
+    question = Question("gp-nvdp", COLUMNS)
+    predict_folder(question, tables / "context", tables / "at", tables / "before")
+    for kind in ("context", "at"):  # as pandas writes whole numbers beside an empty cell
+        file = tables / kind / "0.parquet"
+        frame = pd.read_parquet(file).astype({"tree": "float64"})
+        extra = {"tree": np.nan, "day": 0.0, "size": 0.0} if kind == "context" else {"tree": np.nan, "day": 0.0}
+        pd.concat([frame, pd.DataFrame([extra])]).to_parquet(file)
+    done = predict_folder(question, tables / "context", tables / "at", tables / "out")
+    before, found = pd.read_parquet(tables / "before"), pd.read_parquet(tables / "out")
+    assert (len(found), done.left_out, done.without) == (len(before) + 1, 2, 1)
     assert found.loc[found["tree"].isna(), "mean"].isna().all()
-    assert found.loc[found["tree"] == 3, "mean"].notna().all()
+    both = before.merge(found.dropna(subset="tree"), on=["tree", "day"])
+    assert len(both) == len(before)
+    np.testing.assert_allclose(both["mean_x"], both["mean_y"], atol=1e-6)
+    assert len(stream_tasks(tables / "context", COLUMNS).tasks) == 30
 
 
 def test_a_file_without_a_column_is_named(tables):
@@ -107,44 +111,64 @@ def test_a_file_without_a_column_is_named(tables):
 def test_columns_of_some_files_and_types_that_differ_are_kept(tables):
     file = tables / "at" / "1.parquet"
     at = pd.read_parquet(file)
-    at.assign(day=at["day"].astype("float32"), place="north").to_parquet(file)
-    predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    at.assign(day=at["day"].astype("float32"), place=pd.Categorical(["north"] * len(at))).to_parquet(file)
+    for kind, comment in enumerate((1, "late")):  # a column that nobody reads may be of any type
+        context = tables / "context" / f"{kind}.parquet"
+        pd.read_parquet(context).assign(comment=comment).to_parquet(context)
+    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
     found = pd.read_parquet(tables / "out")
     assert (found["place"] == "north").sum() == len(at)
-    assert found["mean"].notna().all()
+    assert (done.rows, done.without) == (93, 1)
+    at.assign(place=3).to_parquet(tables / "at" / "2.parquet")
+    with pytest.raises(InputError, match=r"2\.parquet: column 'place' holds int64, in .*1\.parquet string; expected"):
+        predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "again")
 
 
-def test_what_a_user_should_know_is_counted_by_part(tables, monkeypatch):
+def test_notes_of_different_kinds_are_all_told(tables, monkeypatch):
+    monkeypatch.setattr(folders, "PART_ROWS", 20)
+    for kind, column, value in (("context", "size", 510.0), ("at", "day", 5.0)):
+        for path in (tables / kind).iterdir():
+            frame = pd.read_parquet(path)
+            frame.loc[frame["tree"] == 3 + len(column), column] = value  # of tasks 6 and 7
+            frame.to_parquet(path)
+    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out")
+    far, beyond = done.in_words()
+    assert far.startswith("contexts: size goes from")
+    assert beyond.startswith("rows to predict: 3 of ")
+    for note in (far, beyond):
+        assert note.endswith(f"(in one part; such notes on 1 of {done.parts} parts)")
+
+
+def test_a_note_on_all_parts_is_told_once(tables, monkeypatch):
     monkeypatch.setattr(folders, "PART_ROWS", 70)
-    file = tables / "at" / "1.parquet"
-    pd.read_parquet(file).assign(day=5.0).to_parquet(file)
-    question = Question("gp-nvdp", COLUMNS)
-    done = predict_folder(question, tables / "context", tables / "at", tables / "out")
-    assert (done.parts, done.noted) == (4, 4)
-    assert "rows to predict: " in done.notes
-    file = tables / "context" / "0.parquet"
-    pd.read_parquet(file).assign(size=510.0).to_parquet(file)
-    done = predict_folder(question, tables / "context", tables / "at", tables / "again")
-    assert "contexts: size goes from" in done.notes
+    for path in (tables / "at").iterdir():
+        pd.read_parquet(path).assign(mean=0.0).to_parquet(path)
+    done = predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "out", cpus=2)
+    (note,) = done.in_words()
+    assert note.startswith("the table has a column 'mean' already")
+    assert "in one part" not in note
 
 
 def test_empty_files_and_rows_without_values_do_not_stop_the_others(tables, monkeypatch):
-    monkeypatch.setattr(folders, "PART_ROWS", 20)  # parts with few tasks: some have no whole row
-    for name, empty in (("context", "size"), ("at", "day")):
-        file = tables / name / "0.parquet"
-        frame = pd.read_parquet(file)
-        frame.iloc[:0].to_parquet(tables / name / "none.parquet")
-        frame[empty] = np.nan
-        frame.to_parquet(file)
+    monkeypatch.setattr(folders, "PART_ROWS", 10)  # a few tasks in each part
+    for kind, empty in (("context", "size"), ("at", "day")):
+        for path in (tables / kind).iterdir():
+            frame = pd.read_parquet(path)
+            frame.loc[frame["tree"] < 20, empty] = np.nan
+            frame.to_parquet(path)
+        frame.iloc[:0].to_parquet(tables / kind / "none.parquet")
     question = Question("gp-nvdp", COLUMNS)
     done = predict_folder(question, tables / "context", tables / "at", tables / "out")
-    found, at = pd.read_parquet(tables / "out"), pd.read_parquet(tables / "at")
-    assert len(found) == len(at)
-    assert found["mean"].notna().sum() == done.rows == at["day"].notna().sum()
-    for path in (tables / "at").iterdir():
-        pd.read_parquet(path).assign(day=np.nan).to_parquet(path)
-    with pytest.raises(InputError, match="each of its rows has an empty cell"):
-        predict_folder(question, tables / "context", tables / "at", tables / "nothing")
+    found = [pd.read_parquet(path) for path in (tables / "out").iterdir()]
+    assert any(part["mean"].isna().all() for part in found)  # of which no row can be predicted
+    assert sum(map(len, found)) == 93
+    assert sum(part["mean"].notna().sum() for part in found) == done.rows == 33
+    assert (done.context_rows, done.left_out) == (40, 140)
+    for kind, empty in (("context", "size"), ("at", "day")):
+        for path in (tables / kind).iterdir():
+            pd.read_parquet(path).assign(**{empty: np.nan}).to_parquet(path)
+        with pytest.raises(InputError, match="context: each of its rows has an empty cell"):
+            predict_folder(question, tables / "context", tables / "at", tables / "nothing")
     for path in (tables / "context").iterdir():
         pd.read_parquet(path).iloc[:0].to_parquet(path)
     with pytest.raises(InputError, match="context has 0 rows"):
@@ -156,6 +180,11 @@ def test_the_output_is_not_read_as_input(tables):
     for out in (tables / "at", tables / "at" / "deep" / "out", tables / "context" / "out"):
         with pytest.raises(InputError, match=r"is inside .*, whose files are read; choose another --out"):
             predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", out)
+    (tables / "real").mkdir()
+    (tables / "at" / "0.parquet").rename(tables / "real" / "0.parquet")
+    (tables / "at" / "linked").symlink_to(tables / "real")
+    with pytest.raises(InputError, match="whose files are read"):
+        predict_folder(Question("gp-nvdp", COLUMNS), tables / "context", tables / "at", tables / "real" / "out")
     hidden = tables / "at" / ".out.123.part"
     hidden.mkdir()
     pd.read_parquet(tables / "context" / "0.parquet").to_parquet(hidden / "left.parquet")
@@ -175,11 +204,19 @@ def test_folders_that_are_linked_and_an_index_are_read(tables):
 
 
 def test_dates_of_contexts_are_dates_of_queries_too(tables):
-    for path in (tables / "context").iterdir():
-        frame = pd.read_parquet(path)
-        frame.assign(day=pd.Timestamp("2024-02-13") + pd.to_timedelta(frame["day"], "D")).to_parquet(path)
+    for kind in ("context", "at"):
+        for path in (tables / kind).iterdir():
+            frame = pd.read_parquet(path)
+            day = pd.Timestamp("2024-02-13") + pd.to_timedelta(frame["day"] * 100, "D")
+            frame.assign(day=day.dt.strftime("%d/%m/%Y")).to_parquet(path)
+    first = tables / "context" / "0.parquet"
+    pd.read_parquet(first).assign(day="").to_parquet(first)  # says nothing about dates
+    question = Question("general", COLUMNS)
+    assert predict_folder(question, tables / "context", tables / "at", tables / "out").rows == 93
+    last = tables / "at" / "2.parquet"
+    pd.read_parquet(last).assign(day="1.5").to_parquet(last)
     with pytest.raises(InputError, match="expected a date"):
-        predict_folder(Question("general", COLUMNS), tables / "context", tables / "at", tables / "out")
+        predict_folder(question, tables / "context", tables / "at", tables / "again")
 
 
 def test_lists_are_no_names_of_tasks(tables):

@@ -53,25 +53,25 @@ def goals_table(folder: Path, steps: list[Path]) -> str:
     Returns:
         Markdown. What was not measured, or only in part, is called so.
     """
-    goals = [*_steps(steps), *_peer(folder / "peer.json"), *_start(folder / "start.json")]
+    by_machine = [goal for path in steps for goal in _steps(path)] or list(_steps(None))
+    goals = [*by_machine, *_peer(folder / "peer.json"), *_start(folder / "start.json")]
     missing = sum(goal.met is None for goal in goals)
     without = f", {missing} not measured" if missing else ""
-    counted = f"{sum(goal.met is True for goal in goals)} of {len(goals)} are met{without}."
+    counted = f"{sum(goal.met is True for goal in goals)} of {len(goals)} lines are met{without}."
     head = ["| what | goal | measured | outcome | command |", "| --- | --- | --- | --- | --- |"]
-    return "\n".join([f"{counted} Of a range the largest value decides.\n", *head, *map(str, goals)])
+    return "\n".join([*head, *map(str, goals), f"\n{counted} The numbers as shown decide, of a range the largest.\n"])
 
 
-def _steps(paths: list[Path]) -> Iterator[Goal]:
-    for path in paths:
-        result = read_entries(path, BENCH["step"], "machine", "rows")
-        on, of_all = result["machine"].get("processor") or "processor not recorded", not result.get("quick")
-        ratios = {(row["model"], row["shape"]): row["ours_over_floor"] for row in result["rows"]}
-        for name, most, cases in STEP_GOALS:
-            found = [ratios[case] for case in cases if case in ratios]
-            complete = of_all and len(found) == len(cases)
-            met = round(max(found), 2) <= most if complete else None
-            measured = f"{_between(found)} ×" if found else "–"
-            yield Goal(f"step / floor, {name}, {on}", f"≤ {most} ×", measured, met, STEP_COMMAND)
+def _steps(path: Path | None) -> Iterator[Goal]:
+    result = read_entries(path, BENCH["step"], "machine", "rows") if path else {"machine": {}, "rows": []}
+    on = f", {result['machine'].get('processor') or 'processor not recorded'}" if path else ""
+    ratios = {(row["model"], row["shape"]): row["ours_over_floor"] for row in result["rows"]}
+    for name, most, cases in STEP_GOALS:
+        found = [ratios[case] for case in cases if case in ratios]
+        measured, met = "–", None
+        if len(found) == len(cases) and not result.get("quick"):
+            measured, met = f"{_between(found)} ×", round(max(found), 2) <= most
+        yield Goal(f"step / floor, {name}{on}", f"≤ {most} ×", measured, met, STEP_COMMAND)
 
 
 def _between(values: list[float]) -> str:
@@ -80,21 +80,22 @@ def _between(values: list[float]) -> str:
 
 
 def _peer(path: Path) -> Iterator[Goal]:
-    found: dict[str, Any] = {"seconds": 240, "models": {}}
-    if path.exists():
-        found = read_entries(path, PEER, "seconds", "models")
+    found = read_entries(path, PEER, "seconds", "models") if path.exists() else {"models": {}}
     scores = {name: row["PLL"] for name, row in found["models"].items()}
     ours = {name: score for name, score in scores.items() if name[0].islower()}
-    equal = f"PLL after {found['seconds']:g} s"
+    equal = f"PLL after {found['seconds']:g} s" if path.exists() else "PLL after equal seconds"
     best = max(ours, key=lambda name: ours[name], default="")
-    lead = ours[best] - scores["ConvGNP"] if best and "ConvGNP" in scores else None
-    shown = "–" if lead is None else f"{_signed(lead)} (`{best}`)"
-    what = f"{equal}, best of ours − ConvGNP of neuralprocesses"
-    yield Goal(what, f"≥ {PEER_LEAD:+}", shown, None if lead is None else lead >= PEER_LEAD, PEER_COMMAND)
+    shown, met = "–", None
+    if best and "ConvGNP" in scores:
+        lead = round(ours[best] - scores["ConvGNP"], 3)
+        shown, met = f"{_signed(lead)} (`{best}`)", lead >= PEER_LEAD
+    yield Goal(f"{equal}, best of ours − ConvGNP of neuralprocesses", f"≥ {PEER_LEAD:+}", shown, met, PEER_COMMAND)
     for name, other in PEER_PAIRS:
-        ahead = scores[name] - scores[other] if {name, other} <= scores.keys() else None
+        shown, met = "–", None
+        if {name, other} <= scores.keys():
+            ahead = round(scores[name] - scores[other], 3)
+            shown, met = _signed(ahead), ahead > 0
         rival = "ConvCNP of neuralprocesses" if other == "ConvCNP" else f"our `{other}`"
-        shown, met = ("–", None) if ahead is None else (_signed(ahead), ahead > 0)
         yield Goal(f"{equal}, `{name}` − {rival}", "above 0", shown, met, PEER_COMMAND)
 
 
@@ -104,34 +105,32 @@ def _signed(difference: float) -> str:
 
 def _start(path: Path) -> Iterator[Goal]:
     rows = {row["what"]: row for row in (read_entries(path, START, "rows")["rows"] if path.exists() else ())}
-    yield from _demo(rows.get("demo"))
-    seconds = {name: row["seconds"] for name, row in rows.items()}
-    for name, most in START_GOALS.items():
-        took = seconds.get(name)
-        shown, met = ("–", None) if took is None else (f"{took:.2f}", took <= most)
-        yield Goal(f"seconds of `{name}`{UNTIL.get(name, '')}", f"≤ {most:g}", shown, met, START_COMMAND)
-    ours, alone = (seconds.get(name) for name in ("import nvdp, with torch", "import torch"))
-    ratio = ours / alone if ours and alone else None
-    shown, met = ("–", None) if ratio is None else (f"{ratio:.2f} ×", round(ratio, 2) <= MOST_IMPORT)
-    what = "`import nvdp` with the first name used / `import torch`"
-    yield Goal(what, f"≤ {MOST_IMPORT} ×", shown, met, START_COMMAND)
-
-
-def _demo(row: Row | None) -> Iterator[Goal]:
+    demo, seconds = rows.get("demo"), {name: row["seconds"] for name, row in rows.items()}
     paper = {name: scores[0] for name, scores in paper_numbers()["table1"]["learned variance"]["nvdp"].items()}
-    ways: dict[str, dict[str, float] | None] = {"last layer in closed form": None, "whole functions sampled": None}
-    if row is not None:
-        closed = {name: row["scores"][name]["expected_log"] for name in paper}
-        ways = dict(zip(ways, (closed, row.get(OF_FUNCTIONS)), strict=True))
+    closed = demo and {name: demo["scores"][name]["expected_log"] for name in paper}
+    yield _demo("last layer in closed form", closed, paper)
+    yield _demo("whole functions sampled", demo and demo.get(OF_FUNCTIONS), paper)
+    yield _at_most("demo, processor seconds of training", demo and demo["processor_seconds"], 120, ".0f")
+    for name, most in START_GOALS.items():
+        yield _at_most(f"seconds of `{name}`{UNTIL.get(name, '')}", seconds.get(name), most, ".2f")
+    ours, alone = (seconds.get(name) for name in ("import nvdp, with torch", "import torch"))
+    what = "`import nvdp` with the first name used / `import torch`"
+    yield _at_most(what, ours / alone if ours and alone else None, MOST_IMPORT, ".2f", " ×")
+
+
+def _at_most(what: str, value: float | None, most: float, form: str, unit: str = "") -> Goal:
+    shown = "–" if value is None else f"{value:{form}}"
+    met = None if value is None else float(shown) <= most
+    return Goal(what, f"≤ {most:g}{unit}", shown + unit * (value is not None), met, START_COMMAND)
+
+
+def _demo(how: str, scores: dict[str, float] | None, paper: dict[str, float]) -> Goal:
+    shown, met = "–", None
+    if scores is not None:
+        shown = _in_a_row(scores, list(paper))
+        met = all(round(scores[name], 2) > paper[name] for name in paper)
     aim = f"above {_in_a_row(paper, list(paper))}"
-    for how, scores in ways.items():
-        shown, met = "–", None
-        if scores is not None:
-            shown, met = _in_a_row(scores, list(paper)), all(scores[name] > paper[name] for name in paper)
-        yield Goal(f"demo, LL / RLL / PLL by E log, {how}", aim, shown, met, START_COMMAND)
-    took = None if row is None else row["processor_seconds"]
-    shown, met = ("–", None) if took is None else (f"{took:.0f}", took <= 120)
-    yield Goal("demo, processor seconds of training", "≤ 120", shown, met, START_COMMAND)
+    return Goal(f"demo, LL / RLL / PLL by E log, {how}", aim, shown, met, START_COMMAND)
 
 
 def _in_a_row(scores: dict[str, float], names: list[str]) -> str:

@@ -25,11 +25,11 @@ commit that ends in *-dirty* had changes on top of it.
 """
 GOALS = """## Goals
 
-What we aimed at, and what was measured. *Floor*: the step's matrix products alone. *Demo*: the training of `make demo`,
-scored on more tasks. *Whole functions sampled* is the paper's formula to the letter, which [favours functions that do
-not differ](findings.md#posterior-collapse-what-the-dropout-rates-carry). Neuralprocesses is a public package; [Quality
-for equal seconds](beyond.md#quality-for-equal-seconds) has its settings and ours, one seed each. What we conclude is in
-the [findings](findings.md#speed).
+What we aimed at, and what was measured. *Floor*: the step's matrix products and convolutions alone. *Demo*: the
+training of `make demo`, scored on more tasks. *Whole functions sampled* is the paper's formula to the letter, which
+[favours functions that do not differ](findings.md#posterior-collapse-what-the-dropout-rates-carry). Neuralprocesses is
+a public package; [Quality for equal seconds](beyond.md#quality-for-equal-seconds) has its settings and ours, one seed
+each. What we conclude is in the [findings](findings.md#speed).
 """
 TEXTS = {
     "step": """Milliseconds of a training step of the paper's models at its shapes: *ours*, by the default engine;

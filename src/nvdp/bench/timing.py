@@ -178,8 +178,9 @@ def check_source(source: Path) -> None:
     command = [sys.executable, "-c", "import nvdp.bench.timing; print(nvdp.__file__)"]
     found = subprocess.run(command, capture_output=True, text=True, env=os.environ | _importing(source))
     place = Path(found.stdout.strip() or ".").resolve()
-    if found.returncode or not place.is_relative_to(source.resolve()):
-        reason = found.stderr.strip().splitlines()[-1] if found.returncode else f"a process imports {place}"
+    if found.returncode or place.parent.parent != source.resolve():
+        said = found.stderr.strip().splitlines() or [f"the import ended with code {found.returncode}"]
+        reason = said[-1] if found.returncode else f"a process imports {place}"
         raise InputError(f"{source} is not the src folder of a version of nvdp: {reason}")
 
 

@@ -10,7 +10,7 @@ import typer
 
 from nvdp.cli import app
 from nvdp.cli.options import OWN_DATA, Address, Force
-from nvdp.cli.tables import check_format, columns_of, one_note, say, write_predictions
+from nvdp.cli.tables import check_output_format, columns_of, say, without_far_warnings, write_predictions
 from nvdp.errors import InputError, counted
 
 if TYPE_CHECKING:
@@ -67,11 +67,11 @@ def predict(
     A fitted model knows its columns; for a pretrained one name them. Files without the task column are of one task.
     Files that exist are replaced with --force only, inputs and folders never.
 
-    --context and --at may both be folders of Parquet files with any number of tasks: memory is bounded. Every file
-    needs the columns, that of tasks among them; a task may be spread over files, and folders in a folder are read too.
-    --out becomes a folder part-0.parquet, part-1.parquet ... of the rows of --at in another order, all rows of a task
-    in one file. A part has about 25,000 rows. --jobs 4 predicts four parts at a time; with --executor ray all CPUs of a
-    cluster predict.
+    --context and --at may both be folders of Parquet files with any number of tasks. Every file needs the columns, that
+    of tasks among them; a task may be spread over files, and folders in a folder are read too. The rows are sorted by
+    task into parts of about 25,000 (at most 1,000 parts), so that few are in memory at a time. --out becomes a folder
+    with a file for each part: the rows of --at in another order, all rows of a task in one file. --jobs 4 predicts four
+    parts at a time; with --executor ray all CPUs of a cluster predict.
 
     Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
               nvdp predict general --context few.csv --x day --y size --out pred.csv
@@ -97,7 +97,7 @@ def predict(
     if executor != "local" or jobs is not None:
         asked = f"--jobs {jobs}" if executor == "local" else f"--executor {executor}"
         raise InputError(f"{asked} needs folders of Parquet files; {context} is a file")
-    check_format(out)
+    check_output_format(out)
     drawn = [] if plot is None else figure_paths(plot)
     check_outputs([out, *drawn, *([explain] if explain else [])], [context, Path(at)], force)
     predictor = load(folder)
@@ -125,7 +125,7 @@ def predict(
         say(f"{without} no context, the first is '{unknown[0]}'{others}: predicted without one{taken}")
     for note in data_notes(predictor.units, known.tasks, queries.tasks, columns):
         say(note)
-    with one_note(predictor):
+    with without_far_warnings(predictor):
         parts = predictions(predictor, contexts, queries.tasks, columns.y, samples)
     write_predictions(frame, parts, out)
     done = counted(sum(map(len, parts)), "prediction")
@@ -165,7 +165,7 @@ def _folders(
     for option, path in (("--context", context), ("--at", at)):
         if not path.is_dir():
             raise InputError(f"{option} is {path}; expected a folder of Parquet files, as the other is one")
-    check_format(out, folder=True)
+    check_output_format(out, folder=True)
     place = str(Path(model).resolve()) if Path(model).is_dir() else model
     question = Question(place, columns_of(load(place), model, *names), samples)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
@@ -180,10 +180,10 @@ def _folders(
     if done.left_out:
         say(f"left out {counted(done.left_out, 'row')}: a cell is empty")
     if done.without:
-        say(f"{counted(done.without, 'task')} without a context: predicted all the same")
-    others = "" if done.parts == 1 else f" (in one part; there are notes on {done.noted} of {done.parts} parts)"
-    for note in done.notes.splitlines():
-        say(note + others)
+        first = f"the first is '{done.first_without}'"
+        say(f"{counted(done.without, 'task')} without a context, {first}: predicted all the same")
+    for note in done.in_words():
+        say(note)
     typer.echo(f"wrote {out}: {counted(done.rows, 'prediction')} of {counted(done.tasks, 'task')}")
 
 

@@ -39,7 +39,7 @@ def score(
     Examples: nvdp score model/ test.csv --forecast
               nvdp score general test.csv --task tree --x day --y size
     """
-    from nvdp.cli.tables import columns_of, one_note, say
+    from nvdp.cli.tables import columns_of, say, without_far_warnings
     from nvdp.data.tables import read_tasks
     from nvdp.loading import load
     from nvdp.system import use_threads
@@ -60,7 +60,7 @@ def score(
     cases = scored_cases(usable, seed, context, forecast, most=len(usable))
     for note in far_notes(predictor.units, {"rows": read.tasks}, columns):
         say(note)
-    with one_note(predictor):
+    with without_far_warnings(predictor):
         ours = once(fitted_model(predictor))
         found = {"": score_cases(ours, cases)}
         for place, name in enumerate(columns.y if len(columns.y) > 1 else ()):

@@ -66,7 +66,7 @@ def predict(
 
     Example: nvdp store predict trees.db grid.csv --model gp-nvdp --task tree --x day --out predictions.csv
     """
-    from nvdp.cli.tables import check_format, column_names, one_note, say, write_predictions
+    from nvdp.cli.tables import check_output_format, column_names, say, without_far_warnings, write_predictions
     from nvdp.data.table_files import read_frame
     from nvdp.data.tables import Columns, split_tasks
     from nvdp.loading import load
@@ -75,7 +75,7 @@ def predict(
     from nvdp.tables.notes import far_notes
     from nvdp.tables.predict import predicted_rows
 
-    check_format(out)
+    check_output_format(out)
     check_outputs([out], [at, Path(file)], force)
     predictor = load(model)
     check_exists(file)
@@ -86,7 +86,7 @@ def predict(
         unknown = [each.name for each in queries.tasks if not tasks.count(each.name)]
         for note in far_notes(predictor.units, {"rows to predict": queries.tasks}):
             say(note)
-        with one_note(predictor):
+        with without_far_warnings(predictor):
             parts = [predicted_rows(tasks.posterior(each.name), each, samples) for each in queries.tasks]
     if unknown:
         never = "1 task was" if len(unknown) == 1 else f"{len(unknown)} tasks were"

@@ -70,8 +70,8 @@ def say(note: str | None) -> None:
 
 
 @contextmanager
-def one_note(predictor: "Predictor") -> Iterator[None]:
-    """Without a warning for each task about points far from those of training: `nvdp.tables.notes.far_notes` tells.
+def without_far_warnings(predictor: "Predictor") -> Iterator[None]:
+    """Silence the warning of each task about points far from those of training, where one note tells of all.
 
     Where each context brings its own units, its warnings are shown.
     """
@@ -83,7 +83,7 @@ def one_note(predictor: "Predictor") -> Iterator[None]:
         yield
 
 
-def check_format(out: Path, folder: bool = False) -> None:
+def check_output_format(out: Path, folder: bool = False) -> None:
     """Refuse a name that promises another format than predictions have.
 
     Args:
@@ -98,7 +98,7 @@ def check_format(out: Path, folder: bool = False) -> None:
     if suffix == EXCEL:
         raise InputError(f"{out}: predictions are written as CSV, or as Parquet to a name in {' or '.join(SUFFIXES)}")
     if suffix in SUFFIXES and find_spec("pyarrow") is None:
-        raise InputError(f"{out}: writing Parquet needs pyarrow; pip install pyarrow, or choose a .csv")
+        raise InputError(f"{out}: writing Parquet needs pyarrow; pip install pyarrow")
 
 
 def write_predictions(frame: "pd.DataFrame", parts: "Sequence[pd.DataFrame]", out: Path) -> None:

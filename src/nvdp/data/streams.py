@@ -6,7 +6,7 @@ the order of the files.
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Float, UInt64
 
 from nvdp.data.table_files import SUFFIXES
-from nvdp.data.tables import Columns, TableTask, TaskTable, empty_names, input_columns, number_columns
+from nvdp.data.tables import Columns, TableTask, TaskTable, empty_names, input_columns, number_columns, task_names
 from nvdp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MOST_POINTS = 400  # of one task: what scoring a task uses at most
 MOST_ROWS = 1_000_000  # held while reading
 BATCH_ROWS = 131_072
 NAMELESS = re.compile(r"__index_level_\d+__")  # an index of pandas without a name
-HIDDEN = "._"  # files that are being written, and notes of other programs
+HIDDEN = (".", "_")  # first letters of files that are being written, and of notes of other programs
 LARGEST_HASH = 2**64 - 1
 
 
@@ -102,12 +102,17 @@ def stream_tasks(
 
 
 def first_rows(folder: Path, columns: Columns) -> "pd.DataFrame":
-    """Rows of a folder to see what its columns hold; none, if it has none."""
+    """Rows of a folder to see what its columns hold: the first of which no column is all empty, if there are any."""
     import pandas as pd
 
     wanted = _wanted(folder, columns)
-    batches = (batch.to_pandas() for batch in batches_of_folder(folder, wanted))
-    return next(batches, pd.DataFrame(columns=wanted))
+    first = pd.DataFrame(columns=wanted)
+    for batch in batches_of_folder(folder, wanted):
+        frame = batch.to_pandas()
+        if not any(empty_names(frame[name], task_names(frame[name])).all() for name in wanted):
+            return frame
+        first = first if len(first) else frame
+    return first
 
 
 def _wanted(folder: Path, columns: Columns) -> list[str]:
@@ -129,28 +134,40 @@ def batches_of_folder(folder: Path, names: Sequence[str] | None, needed: Iterabl
     """
     with _arrow_errors(folder):
         import pyarrow as pa
+        from pyarrow import dataset
 
-        table = _dataset(folder)
-        for part in table.get_fragments():  # a column that a file lacks would be read as empty cells
-            there = part.physical_schema.names
-            for name in (*(names or ()), *needed):
-                if name not in there:
-                    raise InputError(f"{part.path}: {unknown_name('column', name, there)}")
-        for name in (*(names or ()), *needed):
-            if pa.types.is_nested(kind := table.schema.field(name).type):
-                raise InputError(f"{folder}: column '{name}' holds {kind}; expected numbers, dates or words")
-        if names is None:
-            names = [name for name in table.schema.names if not NAMELESS.fullmatch(name)]
-        batches = table.to_batches(
-            columns=names, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-        )
+        schemas = _schemas(folder)
+        expected = (*(names or ()), *needed)
+        for file, schema in schemas.items():  # a column that a file lacks would be read as empty cells
+            if absent := [name for name in expected if name not in schema.names]:
+                raise InputError(f"{file}: {unknown_name('column', absent[0], schema.names)}")
+        read = columns_of_files(schemas) if names is None else names
+        table = dataset.dataset(list(schemas), pa.schema([_field(name, schemas) for name in read]), format="parquet")
+        for name in expected:
+            if pa.types.is_nested(found := table.schema.field(name).type):
+                raise InputError(f"{folder}: column '{name}' holds {found}; expected numbers, dates or words")
+        batches = table.to_batches(batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False)
         yield from (batch for batch in batches if batch.num_rows)
+
+
+def columns_of_folder(folder: Path) -> list[str]:
+    """The columns that any Parquet file of a folder has."""
+    with _arrow_errors(folder):
+        return columns_of_files(_schemas(folder))
+
+
+def columns_of_files(schemas: Mapping[str, Any]) -> list[str]:
+    """The columns that any of some files has, but for an index of pandas without a name."""
+    names = dict.fromkeys(name for schema in schemas.values() for name in schema.names)
+    return [name for name in names if not NAMELESS.fullmatch(name)]
 
 
 def parquet_rows(folder: Path) -> int:
     """How many rows the Parquet files of a folder have, at least one; their contents are not read."""
     with _arrow_errors(folder):
-        rows = int(_dataset(folder).count_rows())
+        from pyarrow import parquet
+
+        rows = sum(parquet.read_metadata(file).num_rows for file in data_files(folder))
     if not rows:
         raise InputError(f"{folder} has 0 rows in its Parquet files; expected at least one")
     return rows
@@ -168,31 +185,50 @@ def _arrow_errors(folder: Path) -> Iterator[None]:
         raise InputError(f"{folder} cannot be read as Parquet: {str(error).splitlines()[0]}") from None
 
 
-def _dataset(folder: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import dataset
+def data_files(folder: Path) -> list[str]:
+    """All Parquet files below a folder, through links too; names that begin with a point or _ are no data."""
 
-    files = sorted(_files(folder))
-    if not files:
-        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
-    schemas = [part.physical_schema for part in dataset.dataset(files, format="parquet").get_fragments()]
-    schema = pa.unify_schemas(schemas, promote_options="permissive")
-    return dataset.dataset(files, schema.remove_metadata(), format="parquet")  # an index of pandas is a column
+    def refused(error: OSError) -> None:
+        raise error
 
-
-def _files(folder: Path) -> Iterator[str]:
-    """All Parquet files below a folder, through links too; names that begin with . or _ are no data."""
-    seen = set()
-    for place, folders, files in os.walk(folder, followlinks=True):
+    found, seen = [], set()
+    for place, folders, files in os.walk(folder, onerror=refused, followlinks=True):
         real = os.path.realpath(place)
-        folders[:] = [] if real in seen else [name for name in folders if name[0] not in HIDDEN]
+        folders[:] = [] if real in seen else [name for name in folders if not name.startswith(HIDDEN)]
         if real not in seen:
-            yield from (os.path.join(place, name) for name in files if _is_data(name))
+            found += [os.path.join(place, name) for name in files if _is_data(name)]
         seen.add(real)
+    if not found:
+        raise InputError(f"{folder} holds no Parquet file; expected some that end in {' or '.join(SUFFIXES)}")
+    return sorted(found)
 
 
 def _is_data(name: str) -> bool:
-    return name[0] not in HIDDEN and Path(name).suffix.lower() in SUFFIXES
+    return not name.startswith(HIDDEN) and Path(name).suffix.lower() in SUFFIXES
+
+
+def _schemas(folder: Path) -> dict[str, Any]:
+    from pyarrow import parquet
+
+    return {file: parquet.read_schema(file) for file in data_files(folder)}
+
+
+def _field(name: str, schemas: Mapping[str, Any]) -> Any:
+    """A column with a type that the numbers of all files have in common; an index of pandas is a column too."""
+    import pyarrow as pa
+
+    common, first = pa.schema([]), ""
+    for file, schema in schemas.items():
+        if name in schema.names:
+            found = schema.field(name).type
+            own = pa.schema([(name, found.value_type if pa.types.is_dictionary(found) else found)])
+            try:
+                common = pa.unify_schemas([common, own], promote_options="permissive")
+            except pa.ArrowException:
+                told = f"{file}: column '{name}' holds {found}, in {first} {common.field(0).type}"
+                raise InputError(f"{told}; expected one type") from None
+            first = first or file
+    return common.field(0)
 
 
 def task_hashes(cells: Any) -> UInt64[np.ndarray, " row"]:
@@ -218,7 +254,7 @@ def _hashed(column: Any) -> tuple[dict[int, str], UInt64[np.ndarray, " row"], An
 
     codes, found = pd.factorize(column)  # a name is stripped, compared and hashed once, however many rows it has
     cells = pd.Series(found)
-    names = cells.astype(str).str.strip()
+    names = task_names(cells)
     empty = np.append(empty_names(cells, names), True)
     hashes = np.append(pd.util.hash_array(names.to_numpy(object), categorize=False), np.uint64(0))
     whole = [index for index in range(len(names)) if not empty[index]]

@@ -22,6 +22,7 @@ from nvdp.errors import InputError, NothingLeftError, unknown_name
 if TYPE_CHECKING:
     import pandas as pd
 
+LARGEST_WHOLE = 2**53  # of the whole numbers that float64 tells apart
 MOST_LEVELS = 50  # of a column of words
 GROUPED = re.compile(r"[+-]?\d{1,3}([.,' ]\d{3})+([.,]\d+)?")  # a number with thousands separators
 DECIMAL_COMMA = re.compile(r"[+-]?\d*,\d+")
@@ -166,7 +167,7 @@ def split_tasks(frame: "pd.DataFrame", columns: Columns, origin: str = "the tabl
     _check_positive(frame, columns, np.concatenate([x[:, : len(columns.x)], y], 1), origin)
     missing = np.isnan(y)
     whole = ~(np.isnan(x).any(1) | (missing.all(1) if partial and y.shape[1] else missing.any(1)))
-    names = frame[columns.task].astype(str).str.strip() if columns.task else pd.Series("", index=frame.index)
+    names = task_names(frame[columns.task]) if columns.task else pd.Series("", index=frame.index)
     if columns.task is not None:
         whole &= ~empty_names(frame[columns.task], names)
     places = np.flatnonzero(whole)
@@ -250,6 +251,22 @@ def _check_given(frame: "pd.DataFrame", columns: Columns, parts: Sequence[Any], 
             name = next(name for name in columns.given if frame[name].iloc[rows].nunique() > 1)
             task = "the table" if columns.task is None else f"task '{frame[columns.task].iloc[rows[0]]}'"
             raise InputError(f"{origin}: column '{name}' changes within {task}; name such a column in --x")
+
+
+def task_names(cells: Any) -> Any:
+    """The names of tasks as stripped text; a whole number has no point, as 3 is read as 3.0 beside an empty cell.
+
+    >>> import pandas as pd
+    >>> task_names(pd.Series([3.0, 0.5])).tolist(), task_names(pd.Series([" oak", 3])).tolist()
+    (['3', '0.5'], ['oak', '3'])
+    """
+    import pandas as pd
+
+    names = cells.astype(str).str.strip()
+    if pd.api.types.is_float_dtype(cells):
+        whole = (cells % 1 == 0) & (cells.abs() < LARGEST_WHOLE)
+        names = names.mask(whole, cells.where(whole).astype("Int64").astype(str))
+    return names
 
 
 def empty_names(cells: Any, names: Any) -> Any:

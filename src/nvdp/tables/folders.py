@@ -6,6 +6,7 @@ to its workers; a part whose worker died is predicted again by another one.
 """
 
 import math
+import re
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nvdp.cluster import connected
-from nvdp.data.streams import batches_of_folder, first_rows, parquet_rows, task_hashes
-from nvdp.data.tables import Columns, TaskTable
-from nvdp.errors import FarNote, InputError, NothingLeftError
+from nvdp.data.streams import batches_of_folder, columns_of_folder, data_files, first_rows, parquet_rows, task_hashes
+from nvdp.data.tables import Columns, TableTask, TaskTable
+from nvdp.errors import FarNote, InputError, Note, NothingLeftError
 from nvdp.loading import load
 from nvdp.processes import in_processes
 from nvdp.system import new_folder, terminated_as_exit, write_whole
@@ -31,7 +32,10 @@ from nvdp.units import ContextUnits
 if TYPE_CHECKING:
     import pandas as pd
 
-PART_ROWS, MOST_PARTS = 25_000, 1_000  # of contexts and queries together; files that are open at once
+PART_ROWS = 25_000  # of contexts and queries together
+MOST_PARTS = 1_000  # files that are open at once
+WHOLE = [("U" * unsigned, bits) for unsigned in (0, 1) for bits in (8, 16, 32, 64)]  # types of whole numbers
+NUMBER = re.compile(r"-?\d[\d.,e+-]*")
 Shown = Callable[[int, int], None]  # is told how many parts of how many are done
 
 
@@ -60,18 +64,37 @@ class Job:
 class Answered:
     """Counts of a part, or of all parts."""
 
-    rows: int = 0
+    rows: int = 0  # predicted
     tasks: int = 0
+    context_rows: int = 0  # without an empty cell
     without: int = 0  # tasks without a context
     left_out: int = 0  # rows with an empty cell, of contexts and queries
-    parts: int = 0
-    noted: int = 0  # parts of which a user should know something
-    notes: str = ""  # about one of these parts, a line for each
+    parts: int = 0  # that hold queries
+    first_without: str = ""  # by name
+    notes: str = ""  # what a user should know of each part, a line for each
 
     def __add__(self, other: "Answered") -> "Answered":
-        counts = {name: value + getattr(other, name) for name, value in asdict(self).items() if name != "notes"}
-        # The order in which parts are done makes no difference.
-        return Answered(**counts, notes=min(filter(None, (self.notes, other.notes)), default=""))
+        first = min(filter(None, (self.first_without, other.first_without)), default="")
+        notes = "\n".join(filter(None, (self.notes, other.notes)))
+        counts = {name: value + getattr(other, name) for name, value in asdict(self).items() if isinstance(value, int)}
+        return Answered(**counts, first_without=first, notes=notes)
+
+    def in_words(self) -> list[str]:
+        """One note of each kind: notes that differ in numbers alone are of one kind.
+
+        >>> Answered(parts=3, notes="7 of 9 points lie outside\\n2 of 8 points lie outside").in_words()
+        ['2 of 8 points lie outside (in one part; such notes on 2 of 3 parts)']
+        """
+        kinds: dict[str, list[str]] = {}
+        for note in sorted(filter(None, self.notes.split("\n"))):  # whatever the order in which parts were done
+            kinds.setdefault(NUMBER.sub("", note), []).append(note)
+        told = []
+        for notes in kinds.values():
+            same = len(set(notes)) == 1 and len(notes) == self.parts
+            told.append(
+                notes[0] + ("" if same else f" (in one part; such notes on {len(notes)} of {self.parts} parts)")
+            )
+        return told
 
 
 def predict_folder(
@@ -84,7 +107,7 @@ def predict_folder(
     cpus: int = 1,
     shown: Shown = lambda done, parts: None,
 ) -> Answered:
-    """Predict all rows of a folder; memory does not grow with their number.
+    """Predict all rows of a folder, part by part; parts, and so memory, grow with their number beyond 25 million rows.
 
     Args:
         question: The model and the columns, among them that of tasks.
@@ -99,28 +122,31 @@ def predict_folder(
     Returns:
         Counts over all parts.
     """
-    columns = question.columns
-    if columns.task is None:
+    columns, task = question.columns, question.columns.task
+    if task is None:
         raise InputError(f"{context} is a folder of many tasks; name their column with --task")
     for folder in (context, at):
-        if out.resolve().is_relative_to(folder.resolve()):
+        places = {folder.resolve(), *(Path(file).resolve().parent for file in data_files(folder))}
+        if any(out.resolve().is_relative_to(place) for place in places):
             raise InputError(f"{out} is inside {folder}, whose files are read; choose another --out")
     if columns.dates is None and not columns.given:  # of a pretrained model: the contexts say which inputs are dates
         columns = columns.learned(first_rows(context, columns), str(context))
         question = replace(question, columns=columns)
-    inputs = [str(columns.task), *columns.x]
-    parts = min(MOST_PARTS, max(1, math.ceil((parquet_rows(context) + parquet_rows(at)) / PART_ROWS)))
+    inputs = [task, *columns.x]
+    given = [name for name in columns.given if name in columns_of_folder(at)]
+    parts = min(MOST_PARTS, math.ceil((parquet_rows(context) + parquet_rows(at)) / PART_ROWS))
     with terminated_as_exit(), new_folder(out) as place, TemporaryDirectory(dir=place, prefix="parts-") as scratch:
-        _sorted_into(parts, context, inputs[0], Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
-        _sorted_into(parts, at, inputs[0], Path(scratch) / "at", None, inputs)
+        _sorted_into(parts, context, task, Path(scratch) / "context", [*inputs, *columns.y, *columns.given])
+        _sorted_into(parts, at, task, Path(scratch) / "at", None, [*inputs, *given])
         job = Job(question, str(context), str(at), scratch, str(place), parts)
         total = Answered()
         with closing(_answers(job, executor, address, cpus)) as answers:
             for number, each in enumerate(answers, 1):
                 total += each
                 shown(number, parts)
-        if not total.rows:
-            raise InputError(f"{at}: each of its rows has an empty cell; nothing is left")
+        for folder, rows in ((context, total.context_rows), (at, total.rows)):
+            if not rows:
+                raise InputError(f"{folder}: each of its rows has an empty cell; nothing is left")
     return total
 
 
@@ -148,11 +174,11 @@ def _sorted_into(
 
 
 def _frame(table: Any) -> "pd.DataFrame":
-    """The same with whole numbers that stay whole where one is missing, so that a task has the same name everywhere."""
+    """The same with whole numbers that stay whole where one is missing."""
     import pandas as pd
     import pyarrow as pa
 
-    whole = {pa.int64(): pd.Int64Dtype(), pa.int32(): pd.Int32Dtype()}
+    whole = {getattr(pa, f"{sign.lower()}int{n}")(): getattr(pd, f"{sign}Int{n}Dtype")() for sign, n in WHOLE}
     found: pd.DataFrame = table.to_pandas(types_mapper=whole.get)
     return found
 
@@ -173,38 +199,66 @@ class _Worker:
 
     def predict(self, part: int) -> Answered:
         """Predict the tasks of a part and write them; the file of a part appears whole."""
-        from pyarrow.parquet import read_table
-
-        job, columns, scratch = self.job, self.job.question.columns, Path(self.job.scratch)
-        given, asked = (scratch / kind / f"{part}.parquet" for kind in ("context", "at"))
-        if not asked.exists():
-            return Answered()
-        known, frame = TaskTable((), 0, 0), _frame(read_table(asked))
-        if given.exists():
-            rows_given = _frame(read_table(given))
-            where = f"{job.context} (part {part} of its rows)"
-            known = _whole_rows(rows_given, lambda: contexts_of(self.predictor, columns, rows_given, where))
+        job, columns = self.job, self.job.question.columns
+        given, where = self._rows("context", part), f"{job.context} (part {part} of its rows)"
+        known = _or_no_tasks(given, lambda: contexts_of(self.predictor, columns, given, where))
+        whole = known.rows - known.dropped
+        asked, where_asked = self._rows("at", part), f"{job.at} (part {part} of its rows)"
+        if not len(asked):
+            return Answered(context_rows=whole, left_out=known.dropped)
         contexts = {each.name: each for each in known.tasks}
-        where_asked = f"{job.at} (part {part} of its rows)"
-        queries = _whole_rows(frame, lambda: queries_of(self.predictor, columns, frame, contexts, where_asked))
-        with warnings.catch_warnings(record=True, action="always", category=FarNote) as warned:
-            found = predictions(self.predictor, contexts, queries.tasks, columns.y, job.question.samples)
-        own = isinstance(self.predictor.units, ContextUnits)  # each context has units of its own, and a note of its own
-        told = [str(each.message) for each in warned if own or each.category is not FarNote]
-        notes = [*data_notes(self.predictor.units, known.tasks, queries.tasks, columns), *told[:1]]
-        rows, renamed = with_predictions(frame, found or [no_predictions(columns.y, self.predictor.widths.y)])
-        notes += [renamed] if renamed else []
+        queries = _or_no_tasks(asked, lambda: queries_of(self.predictor, columns, asked, contexts, where_asked))
+        predicted, warned = self._predicted(contexts, queries)
+        rows, renamed = with_predictions(asked, predicted)
         name = Path(job.place) / f"part-{part:0{len(str(job.parts - 1))}d}.parquet"
         write_whole(name, lambda path: rows.to_parquet(path, index=False))
-        without = sum(each.name not in contexts for each in queries.tasks)
-        counts = without, queries.dropped + known.dropped, 1, int(bool(notes))
-        return Answered(sum(map(len, found)), len(queries.tasks), *counts, "\n".join(notes))
+        without = [each.name for each in queries.tasks if each.name not in contexts]
+        notes = [
+            *data_notes(self.predictor.units, known.tasks, queries.tasks, columns),
+            *warned,
+            *filter(None, [renamed]),
+        ]
+        by_kind = {NUMBER.sub("", note): note for note in reversed(notes)}
+        return Answered(
+            rows=sum(map(len, predicted)),
+            tasks=len(queries.tasks),
+            context_rows=whole,
+            without=len(without),
+            left_out=queries.dropped + known.dropped,
+            parts=1,
+            first_without=min(without, default=""),
+            notes="\n".join(by_kind.values()),
+        )
+
+    def _rows(self, kind: str, part: int) -> "pd.DataFrame":
+        """The rows of a part, of contexts or of queries."""
+        import pandas as pd
+        from pyarrow.parquet import read_table
+
+        file = Path(self.job.scratch) / kind / f"{part}.parquet"
+        return _frame(read_table(file)) if file.exists() else pd.DataFrame()
+
+    def _predicted(
+        self, contexts: dict[str, TableTask], queries: TaskTable
+    ) -> "tuple[list[pd.DataFrame], dict[str, None]]":
+        """Predictions, and what was warned of meanwhile."""
+        outputs, samples = self.job.question.columns.y, self.job.question.samples
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always", Note)
+            found = predictions(self.predictor, contexts, queries.tasks, outputs, samples)
+        told: dict[str, None] = {}
+        for each in warned:
+            if not issubclass(each.category, Note):
+                warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+            elif each.category is not FarNote or isinstance(self.predictor.units, ContextUnits):
+                told[str(each.message)] = None  # where contexts have units of their own; else `data_notes` tells
+        return found or [no_predictions(outputs, self.predictor.widths.y)], told
 
 
-def _whole_rows(frame: "pd.DataFrame", read: Callable[[], TaskTable]) -> TaskTable:
-    """The tasks of a part, which may have no whole row: another part may."""
+def _or_no_tasks(frame: "pd.DataFrame", read: Callable[[], TaskTable]) -> TaskTable:
+    """The tasks of the rows of a part, which may have no whole row: those of another part may."""
     try:
-        return read()
+        return read() if len(frame) else TaskTable((), 0, 0)
     except NothingLeftError:
         return TaskTable((), len(frame), len(frame))
 

@@ -69,7 +69,7 @@ def _left_out(table: TaskTable, tasks: Sequence[Arrays], most_rows: int) -> Iter
 def data_notes(
     units: Units | ContextUnits, contexts: Sequence[TableTask], queries: Sequence[TableTask], columns: Columns
 ) -> Iterator[str]:
-    """Sentences about contexts and queries that are unlike the data of training, or copies."""
+    """Sentences about contexts and queries: other units, copies, points unlike the data of training."""
     yield from unit_notes(units, contexts, columns)
     yield from copy_notes(contexts)
     yield from far_notes(units, {"contexts": contexts, "rows to predict": queries}, columns)
