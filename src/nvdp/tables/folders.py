@@ -10,7 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -76,7 +76,7 @@ class Answered:
     def __add__(self, other: "Answered") -> "Answered":
         first = min(filter(None, (self.first_without, other.first_without)), default="")
         notes = "\n".join(filter(None, (self.notes, other.notes)))
-        counts = {name: value + getattr(other, name) for name, value in asdict(self).items() if isinstance(value, int)}
+        counts = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
         return Answered(**counts, first_without=first, notes=notes)
 
     def in_words(self) -> list[str]:
@@ -95,6 +95,9 @@ class Answered:
                 notes[0] + ("" if same else f" (in one part; such notes on {len(notes)} of {self.parts} parts)")
             )
         return told
+
+
+COUNTS = [each.name for each in fields(Answered) if each.type is int]
 
 
 def predict_folder(
