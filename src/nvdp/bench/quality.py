@@ -227,23 +227,22 @@ def in_words(rows: Sequence[dict[str, Any]]) -> str:
     >>> row = {"model": "cnp", "recipe": "quick", "budget": 30.0, "LL": 0.4, "LL_expected_log": 0.4}
     >>> rows = [row, row | {"budget": 60.0, "LL": 0.9, "LL_expected_log": 0.9}, row | {"model": "np"}]
     >>> print(in_words([each | {"attainable_LL": 1.1} for each in rows]))
-    E log of LL passes 0.83, the paper's NVDP, after 60 s: cnp; not within 60 s: np.
+    E log of LL passes 0.83, the paper's NVDP, after 60 s: cnp; not within 30 s: np.
     Best LL after 60 s: cnp, 0.900 (attainable 1.100).
     """
     paper = paper_numbers()["table1"]["learned variance"]["nvdp"]["LL"][0]
     longest = max(row["budget"] for row in rows)
     names = {_key(row)[:2]: row["model"] + ("" if row["recipe"] == "quick" else f" ({row['recipe']})") for row in rows}
-    first = {
-        name: min(
-            (row["budget"] for row in rows if _key(row)[:2] == key and row["LL_expected_log"] > paper), default=None
-        )
-        for key, name in names.items()
-    }
-    parts = []
-    for seconds in sorted({each for each in first.values() if each is not None}):
-        parts.append(f"after {seconds:,.0f} s: {', '.join(name for name, each in first.items() if each == seconds)}")
-    if never := [name for name, each in first.items() if each is None]:
-        parts.append(f"not within {longest:,.0f} s: {', '.join(never)}")
+    groups: dict[tuple[bool, float], list[str]] = {}
+    for key, name in names.items():
+        own = [row for row in rows if _key(row)[:2] == key]
+        above = [row["budget"] for row in own if row["LL_expected_log"] > paper]
+        seconds = min(above) if above else max(row["budget"] for row in own)
+        groups.setdefault((not above, seconds), []).append(name)
+    parts = [
+        f"{'not within' if never else 'after'} {seconds:,.0f} s: {', '.join(models)}"
+        for (never, seconds), models in sorted(groups.items())
+    ]
     top = max((row for row in rows if row["budget"] == longest), key=lambda row: row["LL"])
     leader = f"{names[_key(top)[:2]]}, {top['LL']:.3f} (attainable {top['attainable_LL']:.3f})"
     return (
