@@ -75,7 +75,7 @@ class Answered:
 
     def __add__(self, other: "Answered") -> "Answered":
         first = min(filter(None, (self.first_without, other.first_without)), default="")
-        notes = "\n".join(filter(None, (self.notes, other.notes)))
+        notes = "\n".join(sorted(self.notes.splitlines() + other.notes.splitlines()))  # in any order of parts the same
         counts = {name: getattr(self, name) + getattr(other, name) for name in COUNTS}
         return Answered(**counts, first_without=first, notes=notes)
 
@@ -86,7 +86,7 @@ class Answered:
         ['2 of 8 points lie outside (in one part; such notes on 2 of 3 parts)']
         """
         kinds: dict[str, list[str]] = {}
-        for note in sorted(filter(None, self.notes.split("\n"))):  # whatever the order in which parts were done
+        for note in sorted(self.notes.splitlines()):
             kinds.setdefault(NUMBER.sub("", note), []).append(note)
         told = []
         for notes in kinds.values():
