@@ -11,7 +11,7 @@ def test_columns_without_a_number_are_left_out_of_console_and_page(step_result, 
     without = {**step_result, "rows": [{**row, "before_over_ours": None} for row in step_result["rows"]]}
     assert "before" in "\n".join(printed(step_result, 200))
     assert "before" not in "\n".join(printed(without, 200))
-    parts = section("## Training step").split("### Other machines")
+    parts = section("## Training step").split("### Processors")
     for part, name in zip(parts, ("step", "step-xeon"), strict=True):
         assert ("before / ours |" in part) == ("before_over_ours" in committed(name)["rows"][0])
 

@@ -173,7 +173,7 @@ def _equal_seconds() -> Iterator[str]:
 
 def _floors(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     """What the floors of several machines have to do with their ratios."""
-    yield "### Other machines\n"
+    yield "### Processors\n"
     yield "Ratios to the floor depend on the processor: where matrix products are faster, the rest of a step weighs"
     yield "more. Medians over the cases:\n"
     yield "| processor | floor ms | ours / floor |"
