@@ -90,10 +90,10 @@ def predictions(place: Path, cases: list[tuple[int, int]]) -> Iterator[dict[str,
         yield about | {"rows": tasks * QUERIES} | found
 
 
-def cases(text: str) -> list[tuple[int, int]]:
+def parsed(text: str) -> list[tuple[int, int]]:
     """Numbers of tasks and processes.
 
-    >>> cases("2000x1,2000x2")
+    >>> parsed("2000x1,2000x2")
     [(2000, 1), (2000, 2)]
     """
     pairs = [each.split("x") for each in text.split(",")]
@@ -105,12 +105,12 @@ def _case(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def main() -> None:
-    """Measure, and keep what was measured before of the other part."""
+    """Measure, and keep the rows of other cases."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("parts", nargs="+", choices=["fit", "predict"])
     parser.add_argument("--minutes", type=float, default=5.0, help="of a fit, as its option")
     parser.add_argument("--tables", nargs="*", choices=WHOLE, default=list(WHOLE), help="to fit")
-    parser.add_argument("--tasks", type=cases, default=CASES, help="tasks and processes of predict, as 2000x1,2000x2")
+    parser.add_argument("--tasks", type=parsed, default=CASES, help="tasks and processes of predict, as 2000x1,2000x2")
     parser.add_argument("--json", type=Path, help="the file to write or to add to")
     options = parser.parse_args()
     before = json.loads(options.json.read_text())["rows"] if options.json and options.json.exists() else []

@@ -241,7 +241,7 @@ def _tables(rows: list[dict[str, Any]], path: Path) -> list[Path]:
             tidy(axes)
         panels[0].set_ylim(-0.5, 0.5)
         panels[0].axhline(0.0, color=BLACK, linewidth=0.6)
-        panels[0].set_ylabel(f"LL − hierarchical GP, cut at ±0.5\n4 {kind} points", fontsize=FONT_SIZE)
+        panels[0].set_ylabel(f"LL − hierarchical GP\n4 {kind} points\n(cut at ±0.5)", fontsize=FONT_SIZE)
         panels[1].axhline(0.9, color=BLACK, linewidth=0.6, linestyle="--")
         panels[1].set_ylabel("coverage of 90 %", fontsize=FONT_SIZE)
     return _finish(figure, path)

@@ -59,7 +59,7 @@ def goals_table(folder: Path, steps: list[Path]) -> str:
     without = f", {missing} not measured" if missing else ""
     counted = f"{sum(goal.met is True for goal in goals)} of {len(goals)} lines are met{without}."
     head = ["| what | goal | measured | outcome | command |", "| --- | --- | --- | --- | --- |"]
-    return "\n".join([*head, *map(str, goals), f"\n{counted} The numbers as shown decide, of a range the largest.\n"])
+    return "\n".join([*head, *map(str, goals), f"\n{counted} The numbers as shown decide, of a range the largest."])
 
 
 def _steps(path: Path | None) -> Iterator[Goal]:

@@ -64,7 +64,7 @@ by Muon, and the schedule could miss the end of the seconds. *jobs* is the numbe
 context: random points, or the first ones. Scores are of tasks that no method has learned from: *ours*; *hierarchical*,
 a population curve, one Gaussian process per task and noise, conditioned exactly; *mixed*, the same with a line per
 task. The file has more rivals: a Gaussian process on the context alone, the mean curve, the last value. *fit s* are
-processor seconds of one core; `--seconds` gives fits more.""",
+processor seconds of one core; with `--seconds` fits take longer or shorter.""",
 }
 
 

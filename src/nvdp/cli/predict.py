@@ -68,10 +68,10 @@ def predict(
     Files that exist are replaced with --force only, inputs and folders never.
 
     --context and --at may both be folders of Parquet files with any number of tasks. Every file needs the columns, that
-    of tasks among them; a task may be spread over files, and folders in a folder are read too. The rows are sorted by
-    task into parts of about 25,000 (at most 1,000 parts), so that few are in memory at a time. --out becomes a folder
-    with a file for each part: the rows of --at in another order, all rows of a task in one file. --jobs 4 predicts four
-    parts at a time; with --executor ray all CPUs of a cluster predict.
+    of tasks among them; a task may be spread over files, and folders in a folder are read too, but no names that begin
+    with a point or _. The rows are sorted by task into parts of about 25,000 (at most 1,000 parts), so that few are in
+    memory at a time. --out becomes a folder with a file for each part: the rows of --at in another order, all rows of a
+    task in one file. --jobs 4 predicts four parts at a time; with --executor ray all CPUs of a cluster predict.
 
     Examples: nvdp predict model/ --context new_tree.csv --at grid.csv --out pred.csv --plot pred.png
               nvdp predict general --context few.csv --x day --y size --out pred.csv
